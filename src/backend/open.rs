@@ -1,0 +1,38 @@
+//! Opening a store by the name that a user gives it.
+
+use std::sync::Arc;
+
+use super::SharedBackend;
+use super::memory::Memory;
+use crate::error::{Error, Result};
+
+/// Opens the store that `url` names: `memory:` or the path of a file, with or
+/// without `file:` before it.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when the URL's scheme is not one that this build
+/// has; otherwise what opening that backend says.
+pub async fn open(url: &str) -> Result<SharedBackend> {
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Arc::new(Memory::new())),
+        Some(("file", path)) => open_path(path.strip_prefix("//").unwrap_or(path)).await,
+        Some((scheme, rest)) if rest.starts_with("//") => Err(Error::invalid(
+            "store",
+            format!("`{scheme}:` is not a store that this build knows: give a path or `memory:`"),
+        )),
+        _ => open_path(url).await,
+    }
+}
+
+#[cfg(feature = "embedded")]
+async fn open_path(path: &str) -> Result<SharedBackend> {
+    Ok(Arc::new(super::embedded::Embedded::open(path).await?))
+}
+
+#[cfg(not(feature = "embedded"))]
+async fn open_path(path: &str) -> Result<SharedBackend> {
+    Err(Error::invalid(
+        "store",
+        format!("`{path}` is a file, and this build has no feature `embedded`"),
+    ))
+}
