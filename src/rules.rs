@@ -316,6 +316,14 @@ pub fn check_history(after: u64, oldest: u64) -> Result<()> {
     }
 }
 
+/// The sequence of the oldest event to keep when it is time to prune: the
+/// newest `history` events stay, and up to a tenth more until then, so that
+/// pruning is done seldom and in one go.
+pub fn prune_before(oldest: u64, newest: u64, history: u64) -> Option<u64> {
+    let kept = (newest + 1).saturating_sub(oldest);
+    (kept > history.saturating_add(history / 10)).then(|| newest.saturating_sub(history) + 1)
+}
+
 fn lost(resource: &ResourceName, token: Token, reason: LossReason) -> Error {
     Error::LeaseLost {
         resource: resource.clone(),

@@ -158,20 +158,25 @@ impl State {
             self.receipts.insert(id, receipt);
             self.receipt_order.push_back((self.newest, id));
         }
-        let keep_above = self.newest.saturating_sub(history);
-        while let Some(event) = self.events.front() {
-            if event.sequence > keep_above {
-                break;
-            }
-            self.events.pop_front();
-        }
+        let oldest = self.oldest();
+        let Some(keep_from) = rules::prune_before(oldest, self.newest, history) else {
+            return;
+        };
+        self.events.retain(|event| event.sequence >= keep_from);
         while let Some((sequence, id)) = self.receipt_order.front() {
-            if *sequence > keep_above {
+            if *sequence >= keep_from {
                 break;
             }
             self.receipts.remove(id);
             self.receipt_order.pop_front();
         }
+    }
+
+    /// The sequence of the oldest event kept, or of the next one to come.
+    fn oldest(&self) -> u64 {
+        self.events
+            .front()
+            .map_or(self.newest + 1, |event| event.sequence)
     }
 }
 
@@ -274,11 +279,7 @@ impl Backend for Memory {
 
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         let state = self.state();
-        let oldest = state
-            .events
-            .front()
-            .map_or(state.newest + 1, |event| event.sequence);
-        rules::check_history(after, oldest)?;
+        rules::check_history(after, state.oldest())?;
         let events: Vec<Event> = state
             .events
             .iter()
