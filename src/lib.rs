@@ -20,6 +20,9 @@ pub use backend::{Backend, Fence};
 pub use clock::Timestamp;
 pub use error::{Error, ErrorKind, LossReason, Result};
 pub use lease::{Lease, Token};
+pub use manager::{LeaseAllRequest, LeaseRequest, StateManager};
 pub use resource::{
     AgentName, CommitId, FieldName, OwnerName, ResourceName, ResourceState, Ttl, Value,
 };
+pub use retry::RetryPolicy;
+pub use session::{Isolation, Session, SessionBuilder};

@@ -1,6 +1,10 @@
 //! Leases and tokens, and the [`LeaseManager`] that takes, renews and holds
 //! leases.
 
+mod wait;
+
+pub(crate) use wait::{Wait, acquire_waiting};
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
