@@ -19,7 +19,7 @@ mod session;
 pub use backend::{Backend, Fence};
 pub use clock::Timestamp;
 pub use error::{Error, ErrorKind, LossReason, Result};
-pub use lease::{Lease, Token};
+pub use lease::{HeldLease, Hold, Lease, LeaseManager, Token};
 pub use manager::{LeaseAllRequest, LeaseRequest, StateManager};
 pub use resource::{
     AgentName, CommitId, FieldName, OwnerName, ResourceName, ResourceState, Ttl, Value,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::backend::{AcquireRequest, SharedBackend};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
-use crate::lease::{Lease, Wait, acquire_waiting};
+use crate::lease::{Granted, Lease, Wait, acquire_waiting};
 use crate::random::{Random, SystemRandom};
 use crate::resource::{AgentName, OwnerName, ResourceName, Ttl};
 use crate::session::SessionBuilder;
@@ -170,7 +170,7 @@ impl LeaseRequest {
         self
     }
 
-    async fn acquire(self) -> Result<Vec<Lease>> {
+    async fn acquire(self) -> Result<Granted> {
         let (manager, request) = self.asked?;
         acquire_waiting(
             &*manager.backend,
@@ -188,13 +188,7 @@ impl IntoFuture for LeaseRequest {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async {
-            let leases = self.acquire().await?;
-            leases.into_iter().next().ok_or_else(|| Error::Corrupt {
-                location: "backend".to_owned(),
-                message: "it granted no lease and no error".to_owned(),
-            })
-        })
+        Box::pin(async { self.acquire().await?.first() })
     }
 }
 
@@ -224,6 +218,6 @@ impl IntoFuture for LeaseAllRequest {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.inner.acquire())
+        Box::pin(async { Ok(self.inner.acquire().await?.leases) })
     }
 }

@@ -23,6 +23,8 @@ use crate::resource::{
 pub mod embedded;
 pub mod memory;
 mod open;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use open::open;
 

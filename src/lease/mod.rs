@@ -1,9 +1,13 @@
 //! Leases and tokens, and the [`LeaseManager`] that takes, renews and holds
 //! leases.
 
+mod hold;
+mod manager;
 mod wait;
 
-pub(crate) use wait::{Wait, acquire_waiting};
+pub use hold::{HeldLease, Hold};
+pub use manager::LeaseManager;
+pub(crate) use wait::{Granted, Wait, acquire_waiting};
 
 use std::fmt;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backend::{AcquireRequest, Backend};
-use crate::clock::Clock;
+use crate::clock::{Clock, Monotonic};
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::random::Random;
@@ -18,6 +18,28 @@ pub(crate) enum Wait {
     AtMost(Duration),
     /// Until they are free.
     Forever,
+}
+
+/// Leases that were granted.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) leases: Vec<Lease>,
+    /// The local clock before the request was sent that was granted: from
+    /// there the holder counts its time.
+    pub(crate) sent: Monotonic,
+}
+
+impl Granted {
+    /// The lease of a request for one resource.
+    pub(crate) fn first(self) -> Result<Lease> {
+        self.leases
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::Corrupt {
+                location: "backend".to_owned(),
+                message: "it granted no lease and no error".to_owned(),
+            })
+    }
 }
 
 /// The shortest and the longest time between two attempts; the jitter between
@@ -36,12 +58,14 @@ pub(crate) async fn acquire_waiting(
     random: &dyn Random,
     request: &AcquireRequest,
     wait: Wait,
-) -> Result<Vec<Lease>> {
+) -> Result<Granted> {
     let start = clock.monotonic();
     loop {
+        let sent = clock.monotonic();
         let refusal = match backend.acquire_all(request).await {
+            Ok(leases) => return Ok(Granted { leases, sent }),
             Err(refusal @ Error::LeaseNotAvailable { .. }) => refusal,
-            answer => return answer,
+            Err(error) => return Err(error),
         };
         let Error::LeaseNotAvailable {
             resource,

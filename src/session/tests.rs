@@ -3,23 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::*;
+use crate::backend::SharedBackend;
 use crate::backend::memory::Memory;
-use crate::backend::{
-    AcquireRequest, Backend, CheckReport, LeaseStatus, ResourceSummary, SharedBackend,
-};
-use crate::clock::{ManualClock, Timestamp};
+use crate::backend::testing::{Fault, Faulty};
+use crate::clock::ManualClock;
 use crate::error::ErrorKind;
-use crate::event::EventPage;
 use crate::lease::{Lease, Token};
 use crate::random::SeededRandom;
-use crate::resource::Ttl;
 use crate::retry::RetryPolicy;
 
 const ALL: [Isolation; 3] = [
@@ -477,79 +472,24 @@ async fn waiting_follows_the_holder() {
     assert_eq!(waiter.await.unwrap().unwrap().token.get(), 2);
 }
 
-/// Answers some commits with `OutcomeUnknown`, after or before they happen.
-#[derive(Debug)]
-struct Unsure {
-    inner: Memory,
-    /// For each commit to come: whether it is applied, and then forgotten.
-    plan: Mutex<Vec<Option<bool>>>,
-}
-
-#[async_trait]
-impl Backend for Unsure {
-    async fn now(&self) -> Result<Timestamp> {
-        self.inner.now().await
-    }
-    async fn acquire_all(&self, request: &AcquireRequest) -> Result<Vec<Lease>> {
-        self.inner.acquire_all(request).await
-    }
-    async fn renew(&self, lease: &Lease, ttl: Ttl) -> Result<Lease> {
-        self.inner.renew(lease, ttl).await
-    }
-    async fn release(&self, lease: &Lease) -> Result<bool> {
-        self.inner.release(lease).await
-    }
-    async fn revoke(&self, resource: &ResourceName) -> Result<Token> {
-        self.inner.revoke(resource).await
-    }
-    async fn lease_status(&self, resource: &ResourceName) -> Result<LeaseStatus> {
-        self.inner.lease_status(resource).await
-    }
-    async fn read(&self, resources: &[ResourceName]) -> Result<Vec<Option<ResourceState>>> {
-        self.inner.read(resources).await
-    }
-    async fn commit(&self, request: &CommitRequest) -> Result<CommitReceipt> {
-        let next = self.plan.lock().unwrap().pop().flatten();
-        let unknown = || Error::OutcomeUnknown {
-            message: "cut".to_owned(),
-        };
-        match next {
-            None => self.inner.commit(request).await,
-            Some(false) => Err(unknown()),
-            Some(true) => {
-                self.inner.commit(request).await?;
-                Err(unknown())
-            }
-        }
-    }
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&ResourceName>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>> {
-        self.inner.list(prefix, after, limit).await
-    }
-    async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
-        self.inner.events(after, limit).await
-    }
-    async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {
-        self.inner.check(progress).await
-    }
-}
-
 #[tokio::test]
 async fn r26_a_commit_of_unknown_outcome_happens_once() {
-    for plan in [
-        vec![Some(true)],
-        vec![Some(false)],
-        vec![Some(true), Some(false)],
-        vec![Some(false), Some(true), Some(true)],
+    let unknown = || Error::OutcomeUnknown {
+        message: "cut".to_owned(),
+    };
+    let applied = || Fault::ApplyThenFail(unknown());
+    let lost = || Fault::Fail(unknown());
+    for faults in [
+        vec![applied()],
+        vec![lost()],
+        vec![applied(), lost()],
+        vec![lost(), applied(), applied()],
     ] {
-        let manager = over(Arc::new(Unsure {
-            inner: Memory::new(),
-            plan: Mutex::new(plan),
-        }));
+        let backend = Faulty::new(Memory::new());
+        for fault in faults {
+            backend.fault("commit", fault);
+        }
+        let manager = over(Arc::new(backend));
         manager
             .session("s")
             .resource("a")
