@@ -90,7 +90,7 @@ impl StateManager {
         owner: impl TryInto<OwnerName, Error: Into<Error>>,
         ttl: Duration,
     ) -> LeaseRequest {
-        self.request([resource], owner, ttl)
+        Self::request([resource], owner, ttl)
             .map_or_else(LeaseRequest::refused, |request| self.ask(request))
     }
 
@@ -104,14 +104,12 @@ impl StateManager {
         ttl: Duration,
     ) -> LeaseAllRequest {
         LeaseAllRequest {
-            inner: self
-                .request(resources, owner, ttl)
+            inner: Self::request(resources, owner, ttl)
                 .map_or_else(LeaseRequest::refused, |request| self.ask(request)),
         }
     }
 
     fn request<R: TryInto<ResourceName, Error: Into<Error>>>(
-        &self,
         resources: impl IntoIterator<Item = R>,
         owner: impl TryInto<OwnerName, Error: Into<Error>>,
         ttl: Duration,

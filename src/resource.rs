@@ -382,10 +382,11 @@ impl TryFrom<String> for CommitId {
 impl std::str::FromStr for CommitId {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
-        if text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            if let Ok(bits) = u128::from_str_radix(text, 16) {
-                return Ok(Self(bits));
-            }
+        if text.len() == 32
+            && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+            && let Ok(bits) = u128::from_str_radix(text, 16)
+        {
+            return Ok(Self(bits));
         }
         Err(Error::invalid(
             "commit_id",

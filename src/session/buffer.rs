@@ -26,6 +26,17 @@ enum Base {
     Deleted,
 }
 
+/// What a session has made of a field.
+#[derive(Debug)]
+pub(super) enum Own<'a> {
+    /// Written.
+    Written(&'a Value),
+    /// Deleted, alone or with the state that it was in.
+    Absent,
+    /// Nothing: it is what is stored.
+    Untouched,
+}
+
 impl Buffer {
     pub(super) fn put(&mut self, field: FieldName, value: Value) {
         if self.base == Base::Deleted {
@@ -69,13 +80,13 @@ impl Buffer {
         self.fields.keys()
     }
 
-    /// What the session itself has made of a field: `None` when that is up to
-    /// what is stored.
-    pub(super) fn get(&self, field: &FieldName) -> Option<Option<&Value>> {
+    /// What the session itself has made of a field.
+    pub(super) fn own(&self, field: &FieldName) -> Own<'_> {
         match self.fields.get(field) {
-            Some(own) => Some(own.as_ref()),
-            None if self.is_whole() => Some(None),
-            None => None,
+            Some(Some(value)) => Own::Written(value),
+            Some(None) => Own::Absent,
+            None if self.is_whole() => Own::Absent,
+            None => Own::Untouched,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::manager::StateManager;
 use crate::resource::{AgentName, CommitId, FieldName, ResourceName, ResourceState, Value};
 
-use buffer::Buffer;
+use buffer::{Buffer, Own};
 pub use builder::SessionBuilder;
 
 /// What a session is protected from (R21); see `docs/isolation.md`.
@@ -104,8 +104,10 @@ impl Session {
     async fn value(&mut self, resource: &ResourceName, field: &FieldName) -> Result<Option<Value>> {
         let isolation = self.isolation;
         let declared = self.declared(resource)?;
-        if let Some(own) = declared.buffer.get(field) {
-            return Ok(own.cloned());
+        match declared.buffer.own(field) {
+            Own::Written(value) => return Ok(Some(value.clone())),
+            Own::Absent => return Ok(None),
+            Own::Untouched => {}
         }
         let state = if isolation == Isolation::ReadCommitted {
             self.newest(resource).await?

@@ -42,10 +42,7 @@ impl Place<'_> {
     fn corrupt(self, message: impl Into<String>) -> Error {
         let key = match std::str::from_utf8(self.key) {
             Ok(text) if !text.contains(char::is_control) => format!("`{text}`"),
-            _ => {
-                let hex: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
-                format!("0x{hex}")
-            }
+            _ => format!("`{}`", self.key.escape_ascii()),
         };
         Error::Corrupt {
             location: format!("table `{}`, key {key}", self.table),

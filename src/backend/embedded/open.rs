@@ -283,16 +283,15 @@ pub(super) fn store_time(database: &Database, options: &EmbeddedOptions) -> Resu
         let mut tables = Tables::open(&txn)?;
         // Another process may have been first.
         let anchor: Option<ClockAnchor> = tables.meta(META_CLOCK)?;
-        match anchor
+        let resumed = anchor
             .as_ref()
-            .and_then(|anchor| StoreTime::resume(&options.clock, anchor))
-        {
-            Some(time) => time,
-            None => {
-                let (time, anchor) = StoreTime::begin(&options.clock, anchor.as_ref());
-                tables.put_meta(META_CLOCK, &anchor)?;
-                time
-            }
+            .and_then(|anchor| StoreTime::resume(&options.clock, anchor));
+        if let Some(time) = resumed {
+            time
+        } else {
+            let (time, anchor) = StoreTime::begin(&options.clock, anchor.as_ref());
+            tables.put_meta(META_CLOCK, &anchor)?;
+            time
         }
     };
     tables::commit(txn)?;

@@ -56,6 +56,10 @@ impl World {
     }
 }
 
+fn secs(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
 async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
@@ -78,7 +82,7 @@ async fn it_renews_every_third_of_the_ttl() {
         .start()
         .await
         .unwrap();
-    world.pass(TTL / 3 - Duration::from_millis(100)).await;
+    world.pass(secs(9.9)).await;
     assert_eq!(world.backend.count("renew"), 0);
     world.pass(Duration::from_millis(100)).await;
     assert_eq!(world.backend.count("renew"), 1);
@@ -101,7 +105,7 @@ async fn a_backend_that_is_away_for_less_than_the_ttl_loses_nothing() {
     for _ in 0..1000 {
         world.backend.fault("renew", away());
     }
-    world.pass(TTL - Duration::from_secs(2)).await;
+    world.pass(secs(28.0)).await;
     assert!(world.backend.count("renew") > 5, "it keeps trying");
     world.backend.heal();
     world.pass(Duration::from_secs(5)).await;
@@ -122,7 +126,7 @@ async fn a_backend_that_is_away_longer_loses_the_lease_at_the_deadline() {
     for _ in 0..1000 {
         world.backend.fault("renew", away());
     }
-    world.pass(TTL - Duration::from_millis(100)).await;
+    world.pass(secs(29.9)).await;
     assert!(!held.is_lost());
     world.pass(Duration::from_millis(100)).await;
     assert_eq!(held.lost().await, LossReason::Expired);
@@ -168,9 +172,7 @@ async fn the_deadline_counts_from_before_the_renewal_was_sent() {
     world.backend.fault("renew", Fault::Hang);
     world.backend.signal.notify_one();
     settle().await;
-    world
-        .pass(TTL - Duration::from_secs(15) - Duration::from_millis(100))
-        .await;
+    world.pass(secs(14.9)).await;
     assert!(!held.is_lost());
     world.pass(Duration::from_millis(100)).await;
     assert!(held.is_lost());

@@ -1,0 +1,185 @@
+//! `get`, `set` and `rm`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json, json};
+use statepact::backend::{Change, Check, CommitRequest, ResourceWrite};
+use statepact::{Error, Fence, FieldName, ResourceName, Value};
+
+use crate::args::{GetArgs, Global, RmArgs, SetArgs, WriteArgs};
+use crate::exit::{Failure, status};
+use crate::output::{NAME, Output};
+use crate::store::{IfAbsent, open};
+
+pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Result<(), Failure> {
+    let store = open(global, IfAbsent::Refuse).await?;
+    let resource = &args.of.resource;
+    let found = store.read(std::slice::from_ref(resource)).await?;
+    let Some(state) = found.into_iter().next().flatten() else {
+        return Err(Error::ResourceNotFound {
+            resource: resource.clone(),
+        }
+        .into());
+    };
+    if let Some(name) = &args.field {
+        let Some(field) = state.fields.get(name) else {
+            return Err(Failure::new(
+                status::OTHER,
+                "field_not_found",
+                format!(
+                    "resource `{resource}` has no field `{name}`: `statepact get` without a \
+                     field prints those it has"
+                ),
+            )
+            .with("resource", resource.as_str())
+            .with("field", name.as_str()));
+        };
+        let object = json!({
+            "resource": resource.as_str(),
+            "field": name.as_str(),
+            "value": parsed(&field.value)?,
+            "version": field.version,
+        });
+        let text = shown(&field.value, output)?;
+        return output.say(&object, || text);
+    }
+    let mut fields = Map::new();
+    for (name, field) in &state.fields {
+        fields.insert(name.as_str().to_owned(), parsed(&field.value)?);
+    }
+    let fields = Json::Object(fields);
+    let text = if output.is_terminal() {
+        format!("{fields:#}")
+    } else {
+        fields.to_string()
+    };
+    let object = json!({
+        "resource": resource.as_str(),
+        "version": state.version,
+        "fenced": state.fenced,
+        "fields": fields,
+    });
+    output.say(&object, || text)
+}
+
+pub(crate) fn parsed(value: &Value) -> Result<Json, Failure> {
+    value.decode().map_err(|error| {
+        Failure::new(
+            status::CORRUPT,
+            "corrupt",
+            format!("a stored value is not JSON: {error}"),
+        )
+    })
+}
+
+/// The value's own text for a program, indented for a person.
+fn shown(value: &Value, output: Output) -> Result<String, Failure> {
+    if output.is_terminal() {
+        Ok(format!("{:#}", parsed(value)?))
+    } else {
+        Ok(value.as_str().to_owned())
+    }
+}
+
+pub(crate) async fn set(global: &Global, args: &SetArgs, output: Output) -> Result<(), Failure> {
+    let mut fields = BTreeMap::new();
+    for assignment in &args.fields {
+        let value = Some(assignment.value.clone());
+        if fields.insert(assignment.field.clone(), value).is_some() {
+            return Err(Failure::argument(
+                "FIELD=JSON",
+                format!(
+                    "field `{}` is written twice: write it once",
+                    assignment.field
+                ),
+            ));
+        }
+    }
+    let write = ResourceWrite {
+        resource: args.of.resource.clone(),
+        change: Change::Fields(fields),
+        fenced: args.require_fence,
+    };
+    let done = commit(global, IfAbsent::Create, &args.write, write).await?;
+    let resource = &args.of.resource;
+    let object = json!({
+        "resource": resource.as_str(),
+        "version": done.version,
+        "sequence": done.sequence,
+    });
+    output.say(&object, || match done.version {
+        Some(version) => format!("set: {NAME}{resource}{NAME:#} is at version {version}"),
+        None => format!("set: {NAME}{resource}{NAME:#} is as it was"),
+    })
+}
+
+pub(crate) async fn rm(global: &Global, args: &RmArgs, output: Output) -> Result<(), Failure> {
+    let change = if args.fields.is_empty() {
+        Change::Delete
+    } else {
+        Change::Fields(
+            args.fields
+                .iter()
+                .map(|field| (field.clone(), None))
+                .collect::<BTreeMap<FieldName, Option<Value>>>(),
+        )
+    };
+    let resource = &args.of.resource;
+    let write = ResourceWrite {
+        resource: resource.clone(),
+        change,
+        fenced: None,
+    };
+    let done = commit(global, IfAbsent::Refuse, &args.write, write).await?;
+    let object = json!({
+        "resource": resource.as_str(),
+        "removed": done.version.is_some(),
+        "version": done.version,
+        "sequence": done.sequence,
+    });
+    output.say(&object, || match done.version {
+        None => format!("nothing to remove from {NAME}{resource}{NAME:#}"),
+        Some(version) if args.fields.is_empty() => {
+            format!("removed: {NAME}{resource}{NAME:#}, at version {version}")
+        }
+        Some(version) => format!("removed: {NAME}{resource}{NAME:#} is at version {version}"),
+    })
+}
+
+struct Done {
+    /// The resource's version, if it changed.
+    version: Option<u64>,
+    sequence: u64,
+}
+
+async fn commit(
+    global: &Global,
+    if_absent: IfAbsent,
+    args: &WriteArgs,
+    write: ResourceWrite,
+) -> Result<Done, Failure> {
+    let resource: ResourceName = write.resource.clone();
+    let fences = args.fence.map(|token| Fence {
+        resource: args.fence_resource.clone().unwrap_or(resource.clone()),
+        token,
+        must_be_live: args.fence_live,
+    });
+    let checks = args.if_version.map(|version| Check::Resource {
+        resource: resource.clone(),
+        version: (version > 0).then_some(version),
+    });
+    let request = CommitRequest {
+        id: None,
+        agent: args.agent.clone(),
+        fences: fences.into_iter().collect(),
+        checks: checks.into_iter().collect(),
+        writes: vec![write],
+    };
+    request.validate()?;
+    let store = open(global, if_absent).await?;
+    let receipt = store.commit(&request).await?;
+    Ok(Done {
+        version: receipt.versions.first().map(|(_, version)| *version),
+        sequence: receipt.sequence,
+    })
+}
