@@ -1,0 +1,1 @@
+//! The embedded engine against bad paths, damage and faults.
