@@ -28,7 +28,10 @@ pub(super) fn storage_error(error: redb::StorageError) -> Error {
             corrupt("the file ends before what it should hold".to_owned())
         }
         E::Io(error) => Error::Storage {
-            message: format!("cannot read or write the store: {error}"),
+            message: format!(
+                "cannot read or write the store: {error}{}",
+                next_step(error.kind())
+            ),
         },
         E::ValueTooLarge(bytes) => Error::invalid(
             "writes",
@@ -41,6 +44,18 @@ pub(super) fn storage_error(error: redb::StorageError) -> Error {
         other => Error::Storage {
             message: format!("cannot use the store: {other}"),
         },
+    }
+}
+
+/// What to do about an error of the system.
+pub(super) fn next_step(error: std::io::ErrorKind) -> &'static str {
+    use std::io::ErrorKind as E;
+    match error {
+        E::NotFound => "; create the folder first",
+        E::PermissionDenied => "; the store and its folder must be readable and writable",
+        E::ReadOnlyFilesystem => "; a store needs a file system that it can write to",
+        E::StorageFull | E::QuotaExceeded => "; free some space",
+        _ => "",
     }
 }
 
@@ -103,9 +118,11 @@ pub(super) fn located(error: Error, path: &Path, busy_for: Duration) -> Error {
             location: format!("{}: {location}", path.display()),
             message,
         },
-        Error::Storage { message } => Error::Storage {
-            message: format!("{}: {message}", path.display()),
-        },
+        Error::Storage { message } if !message.contains(&*path.to_string_lossy()) => {
+            Error::Storage {
+                message: format!("{}: {message}", path.display()),
+            }
+        }
         Error::Busy { what, waited } if waited.is_zero() => Error::Busy {
             what,
             waited: busy_for,

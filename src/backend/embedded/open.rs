@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::EmbeddedOptions;
 use super::codec::{ClockAnchor, StoreMeta};
-use super::failure::{database_error, transaction_error};
+use super::failure::{database_error, next_step, transaction_error};
 use super::seam::{Seam, Seen};
 use super::tables::{self, META_CLOCK, META_STORE, Snapshot, Tables};
 use super::time::StoreTime;
@@ -60,15 +60,12 @@ pub(super) struct Opened {
 }
 
 fn failed(path: &Path, doing: &str, error: &io::Error) -> Error {
-    let next = match error.kind() {
-        io::ErrorKind::NotFound => "; create the folder first",
-        io::ErrorKind::PermissionDenied => "; the store must be readable and writable",
-        io::ErrorKind::ReadOnlyFilesystem => "; a store needs a file system that it can write to",
-        io::ErrorKind::StorageFull => "; free some space",
-        _ => "",
-    };
     Error::Storage {
-        message: format!("cannot {doing} {}: {error}{next}", path.display()),
+        message: format!(
+            "cannot {doing} {}: {error}{}",
+            path.display(),
+            next_step(error.kind())
+        ),
     }
 }
 
@@ -204,8 +201,8 @@ fn create(path: &Path, options: &EmbeddedOptions) -> Result<()> {
     new_name.push(name);
     new_name.push(format!(".{:016x}.new", options.random.next_u64()));
     let new = Unfinished(folder.join(new_name));
-    fill(&new.0, options).map_err(|error| match error {
-        Error::Storage { message } => Error::Storage {
+    fill(&new.0, path, options).map_err(|error| match error {
+        Error::Storage { message } if !message.starts_with("cannot create") => Error::Storage {
             message: format!("cannot create {}: {message}", path.display()),
         },
         other => other,
@@ -240,13 +237,14 @@ impl Drop for Unfinished {
     }
 }
 
-fn fill(path: &Path, options: &EmbeddedOptions) -> Result<()> {
+/// Makes a whole store in the new file `path`, which is to become `store`.
+fn fill(path: &Path, store: &Path, options: &EmbeddedOptions) -> Result<()> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
         .open(path)
-        .map_err(|error| failed(path, "create", &error))?;
+        .map_err(|error| failed(store, "create", &error))?;
     let backend = redb::backends::FileBackend::new(file).map_err(database_error)?;
     let database = Database::builder()
         .set_concurrency_mode(ConcurrencyMode::MultiWriter)
@@ -264,7 +262,7 @@ fn fill(path: &Path, options: &EmbeddedOptions) -> Result<()> {
     drop(database);
     File::open(path)
         .and_then(|file| file.sync_all())
-        .map_err(|error| failed(path, "sync", &error))
+        .map_err(|error| failed(store, "create", &error))
 }
 
 /// The store's time line, tied to this boot of the machine; writes only when
