@@ -74,10 +74,13 @@ use crate::clock::ManualClock;
 
 #[expect(dead_code, reason = "groups of cases are still to come")]
 mod check;
+mod commits;
 #[expect(dead_code, reason = "groups of cases are still to come")]
 mod context;
 mod fences;
 mod leases;
+mod ownership;
+mod replay;
 mod report;
 mod tokens;
 
@@ -234,7 +237,14 @@ impl Case {
 
 /// Every case of the suite, in the order in which [`run`] runs them.
 pub fn cases() -> Vec<Case> {
-    let groups = [leases::cases, fences::cases, tokens::cases];
+    let groups = [
+        leases::cases,
+        ownership::cases,
+        fences::cases,
+        tokens::cases,
+        commits::cases,
+        replay::cases,
+    ];
     groups.into_iter().flat_map(|cases| cases()).collect()
 }
 
