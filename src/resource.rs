@@ -258,23 +258,21 @@ impl Value {
     /// [`Error::InvalidArgument`] when it is not one JSON value, is over
     /// 16 MiB or nests deeper than 127.
     pub fn parse(text: &str) -> Result<Self> {
-        let too_large = |bytes: usize| {
-            Error::invalid(
-                "value",
-                format!("{bytes} bytes of JSON; a field holds at most {MAX_VALUE_BYTES}"),
-            )
-        };
         if text.len() > MAX_VALUE_BYTES {
-            return Err(too_large(text.len()));
+            return Err(Error::invalid(
+                "value",
+                format!(
+                    "{} bytes of JSON; a field holds at most {MAX_VALUE_BYTES}",
+                    text.len()
+                ),
+            ));
         }
-        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| {
+        serde_json::from_str::<serde_json::Value>(text).map_err(|error| {
             Error::invalid("value", format!("not JSON, or nested too deep: {error}"))
         })?;
-        let text = value.to_string();
-        if text.len() > MAX_VALUE_BYTES {
-            return Err(too_large(text.len()));
-        }
-        Ok(Self(text.into()))
+        // The text itself is kept, not what was parsed: a number may have more
+        // digits than a parser's number types hold.
+        Ok(Self(compact(text).into()))
     }
 
     /// Text that a store has kept and whose checksum was right.
@@ -294,6 +292,23 @@ impl Value {
     pub fn decode<T: serde::de::DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.0)
     }
+}
+
+/// JSON without the white space that means nothing.
+fn compact(json: &str) -> String {
+    let mut in_string = false;
+    let mut escaped = false;
+    json.chars()
+        .filter(|&c| {
+            if in_string {
+                in_string = escaped || c != '"';
+                escaped = !escaped && c == '\\';
+                return true;
+            }
+            in_string = c == '"';
+            !matches!(c, ' ' | '\t' | '\n' | '\r')
+        })
+        .collect()
 }
 
 impl fmt::Debug for Value {

@@ -1,8 +1,11 @@
 //! `ls`, `log` and `check`.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
-use serde_json::{Map, Value as Json, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value as Json, json};
 use statepact::backend::{LeaseState, ResourceSummary};
 use statepact::clock::{Clock, SystemClock};
 use statepact::event::{Event, EventKind, ResourceChange};
@@ -12,10 +15,10 @@ use crate::args::{Global, LogArgs, LsArgs};
 use crate::exit::Failure;
 use crate::lease::poll_interval;
 use crate::output::{
-    FAINT, NAME, Output, add_lease_status, human_duration, local_time, printable, seconds,
-    state_name, table,
+    FAINT, NAME, Output, add_lease_status, human_duration, json_line, local_time, printable,
+    seconds, state_name, table,
 };
-use crate::state::parsed;
+use crate::state::raw;
 use crate::store::{IfAbsent, open};
 
 /// How many resources or events are asked for at once.
@@ -125,7 +128,7 @@ pub(crate) async fn log(global: &Global, args: &LogArgs, output: Output) -> Resu
                 .is_none_or(|resource| event.kind.concerns(resource));
             if wanted {
                 Output::line(&if output.json {
-                    event_object(event)?.to_string()
+                    json_line(&event_object(event)?)?
                 } else {
                     event_line(event)
                 })?;
@@ -143,15 +146,39 @@ pub(crate) async fn log(global: &Global, args: &LogArgs, output: Output) -> Resu
     }
 }
 
-fn event_object(event: &Event) -> Result<Json, Failure> {
-    let mut object = json!({
-        "sequence": event.sequence,
-        "at": event.at.to_string(),
-        "event": event.kind.name(),
-    });
-    let Json::Object(fields) = &mut object else {
-        return Ok(object);
-    };
+/// An event as `log --json` prints it.
+#[derive(Serialize)]
+struct EventObject<'a> {
+    sequence: u64,
+    at: String,
+    event: &'static str,
+    #[serde(flatten)]
+    detail: Detail<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Detail<'a> {
+    Committed {
+        agent: &'a str,
+        commit_id: Option<String>,
+        fences: Vec<Json>,
+        changes: Vec<ChangeObject<'a>>,
+    },
+    Other(Json),
+}
+
+#[derive(Serialize)]
+struct ChangeObject<'a> {
+    resource: &'a str,
+    version: u64,
+    deleted: bool,
+    fenced: bool,
+    fields: BTreeMap<&'a str, Box<RawValue>>,
+    removed_fields: Vec<&'a str>,
+}
+
+fn event_object(event: &Event) -> Result<EventObject<'_>, Failure> {
     let detail = match &event.kind {
         EventKind::Acquired {
             resource,
@@ -160,71 +187,72 @@ fn event_object(event: &Event) -> Result<Json, Failure> {
             expires_at,
             ttl,
             created,
-        } => json!({
+        } => Detail::Other(json!({
             "resource": resource.as_str(),
             "owner": owner.as_str(),
             "token": token.get(),
             "expires_at": expires_at.to_string(),
             "ttl_seconds": seconds(ttl.as_duration()),
             "created_version": created,
-        }),
+        })),
         EventKind::Released {
             resource,
             owner,
             token,
-        } => json!({
+        } => Detail::Other(json!({
             "resource": resource.as_str(),
             "owner": owner.as_str(),
             "token": token.get(),
-        }),
-        EventKind::Revoked { resource, mark } => json!({
+        })),
+        EventKind::Revoked { resource, mark } => Detail::Other(json!({
             "resource": resource.as_str(),
             "mark": mark.get(),
-        }),
+        })),
         EventKind::Committed {
             agent,
             id,
             fences,
             changes,
-        } => json!({
-            "agent": agent.as_str(),
-            "commit_id": id.map(|id| id.to_string()),
-            "fences": fences
+        } => Detail::Committed {
+            agent: agent.as_str(),
+            commit_id: id.map(|id| id.to_string()),
+            fences: fences
                 .iter()
-                .map(|(resource, token)| json!({
-                    "resource": resource.as_str(),
-                    "token": token.get(),
-                }))
-                .collect::<Vec<_>>(),
-            "changes": changes.iter().map(change_object).collect::<Result<Vec<_>, _>>()?,
-        }),
-        _ => json!({}),
+                .map(|(resource, token)| {
+                    json!({ "resource": resource.as_str(), "token": token.get() })
+                })
+                .collect(),
+            changes: changes.iter().map(change_object).collect::<Result<_, _>>()?,
+        },
+        _ => Detail::Other(json!({})),
     };
-    if let Json::Object(detail) = detail {
-        fields.extend(detail);
-    }
-    Ok(object)
+    Ok(EventObject {
+        sequence: event.sequence,
+        at: event.at.to_string(),
+        event: event.kind.name(),
+        detail,
+    })
 }
 
-fn change_object(change: &ResourceChange) -> Result<Json, Failure> {
-    let mut written = Map::new();
-    let mut removed = Vec::new();
+fn change_object(change: &ResourceChange) -> Result<ChangeObject<'_>, Failure> {
+    let mut fields = BTreeMap::new();
+    let mut removed_fields = Vec::new();
     for (field, value) in &change.fields {
         match value {
             Some(value) => {
-                written.insert(field.as_str().to_owned(), parsed(value)?);
+                fields.insert(field.as_str(), raw(value)?);
             }
-            None => removed.push(field.as_str()),
+            None => removed_fields.push(field.as_str()),
         }
     }
-    Ok(json!({
-        "resource": change.resource.as_str(),
-        "version": change.version,
-        "deleted": change.deleted,
-        "fenced": change.fenced,
-        "fields": written,
-        "removed_fields": removed,
-    }))
+    Ok(ChangeObject {
+        resource: change.resource.as_str(),
+        version: change.version,
+        deleted: change.deleted,
+        fenced: change.fenced,
+        fields,
+        removed_fields,
+    })
 }
 
 fn event_line(event: &Event) -> String {

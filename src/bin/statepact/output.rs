@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Table, presets};
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use statepact::backend::{LeaseState, LeaseStatus};
 use statepact::{Lease, Timestamp};
@@ -25,9 +26,13 @@ pub(crate) struct Output {
 
 impl Output {
     /// Prints a result: the object for a program, the text for a person.
-    pub(crate) fn say(self, object: &Json, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub(crate) fn say(
+        self,
+        object: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
         Self::line(&if self.json {
-            object.to_string()
+            json_line(object)?
         } else {
             text()
         })
@@ -70,6 +75,11 @@ impl Output {
     pub(crate) fn is_terminal(self) -> bool {
         !self.json && std::io::stdout().is_terminal()
     }
+}
+
+/// An object on one line.
+pub(crate) fn json_line(object: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(object).map_err(|error| Failure::output(&error.into()))
 }
 
 /// The text without the characters that steer a terminal.

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value as Json, json};
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
 use statepact::backend::{Change, Check, CommitRequest, ResourceWrite};
 use statepact::{Error, Fence, FieldName, ResourceName, Value};
 
 use crate::args::{GetArgs, Global, RmArgs, SetArgs, WriteArgs};
 use crate::exit::{Failure, status};
-use crate::output::{NAME, Output};
+use crate::output::{NAME, Output, json_line};
 use crate::store::{IfAbsent, open};
 
 pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Result<(), Failure> {
@@ -34,36 +36,51 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
             .with("resource", resource.as_str())
             .with("field", name.as_str()));
         };
-        let object = json!({
-            "resource": resource.as_str(),
-            "field": name.as_str(),
-            "value": parsed(&field.value)?,
-            "version": field.version,
-        });
-        let text = shown(&field.value, output)?;
-        return output.say(&object, || text);
+        let got = GotField {
+            resource: resource.as_str(),
+            field: name.as_str(),
+            value: &raw(&field.value)?,
+            version: field.version,
+        };
+        let text = shown(&got.value, output)?;
+        return output.say(&got, || text);
     }
-    let mut fields = Map::new();
+    let mut fields = BTreeMap::new();
     for (name, field) in &state.fields {
-        fields.insert(name.as_str().to_owned(), parsed(&field.value)?);
+        fields.insert(name.as_str(), raw(&field.value)?);
     }
-    let fields = Json::Object(fields);
-    let text = if output.is_terminal() {
-        format!("{fields:#}")
-    } else {
-        fields.to_string()
+    let text = shown(&fields, output)?;
+    let got = Got {
+        resource: resource.as_str(),
+        version: state.version,
+        fenced: state.fenced,
+        fields: &fields,
     };
-    let object = json!({
-        "resource": resource.as_str(),
-        "version": state.version,
-        "fenced": state.fenced,
-        "fields": fields,
-    });
-    output.say(&object, || text)
+    output.say(&got, || text)
 }
 
-pub(crate) fn parsed(value: &Value) -> Result<Json, Failure> {
-    value.decode().map_err(|error| {
+/// A resource as `get` prints it.
+#[derive(Serialize)]
+struct Got<'a> {
+    resource: &'a str,
+    version: u64,
+    fenced: bool,
+    fields: &'a BTreeMap<&'a str, Box<RawValue>>,
+}
+
+/// A field as `get` prints it.
+#[derive(Serialize)]
+struct GotField<'a> {
+    resource: &'a str,
+    field: &'a str,
+    value: &'a RawValue,
+    version: u64,
+}
+
+/// The value's own text: a number may have more digits than a parser's number
+/// types hold.
+pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, Failure> {
+    RawValue::from_string(value.as_str().to_owned()).map_err(|error| {
         Failure::new(
             status::CORRUPT,
             "corrupt",
@@ -72,12 +89,12 @@ pub(crate) fn parsed(value: &Value) -> Result<Json, Failure> {
     })
 }
 
-/// The value's own text for a program, indented for a person.
-fn shown(value: &Value, output: Output) -> Result<String, Failure> {
+/// On one line for a program, indented for a person.
+fn shown(value: &impl Serialize, output: Output) -> Result<String, Failure> {
     if output.is_terminal() {
-        Ok(format!("{:#}", parsed(value)?))
+        serde_json::to_string_pretty(value).map_err(|error| Failure::output(&error.into()))
     } else {
-        Ok(value.as_str().to_owned())
+        json_line(value)
     }
 }
 
