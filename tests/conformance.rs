@@ -19,7 +19,6 @@ const NOT_COVERED: &[(u8, &str)] = &[
         "damage to a store is done to its files, not through public calls",
     ),
     (21, "to come"),
-    (27, "to come"),
     (30, "to come"),
 ];
 

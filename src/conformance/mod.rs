@@ -72,13 +72,13 @@ use async_trait::async_trait;
 use crate::backend::SharedBackend;
 use crate::clock::ManualClock;
 
-#[expect(dead_code, reason = "groups of cases are still to come")]
 mod check;
 mod commits;
-#[expect(dead_code, reason = "groups of cases are still to come")]
 mod context;
 mod fences;
+mod history;
 mod leases;
+mod limits;
 mod ownership;
 mod replay;
 mod report;
@@ -238,12 +238,14 @@ impl Case {
 /// Every case of the suite, in the order in which [`run`] runs them.
 pub fn cases() -> Vec<Case> {
     let groups = [
+        limits::cases,
         leases::cases,
         ownership::cases,
         fences::cases,
         tokens::cases,
         commits::cases,
         replay::cases,
+        history::cases,
     ];
     groups.into_iter().flat_map(|cases| cases()).collect()
 }
