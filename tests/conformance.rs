@@ -18,7 +18,6 @@ const NOT_COVERED: &[(u8, &str)] = &[
         29,
         "damage to a store is done to its files, not through public calls",
     ),
-    (21, "to come"),
     (30, "to come"),
 ];
 

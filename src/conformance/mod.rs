@@ -77,6 +77,7 @@ mod commits;
 mod context;
 mod fences;
 mod history;
+mod isolation;
 mod leases;
 mod limits;
 mod ownership;
@@ -245,6 +246,7 @@ pub fn cases() -> Vec<Case> {
         tokens::cases,
         commits::cases,
         replay::cases,
+        isolation::cases,
         history::cases,
     ];
     groups.into_iter().flat_map(|cases| cases()).collect()
