@@ -114,10 +114,12 @@ pub(super) fn located(error: Error, path: &Path, busy_for: Duration) -> Error {
             location: path.display().to_string(),
             message,
         },
-        Error::Corrupt { location, message } => Error::Corrupt {
-            location: format!("{}: {location}", path.display()),
-            message,
-        },
+        Error::Corrupt { location, message } if location != path.to_string_lossy() => {
+            Error::Corrupt {
+                location: format!("{}: {location}", path.display()),
+                message,
+            }
+        }
         Error::Storage { message } if !message.contains(&*path.to_string_lossy()) => {
             Error::Storage {
                 message: format!("{}: {message}", path.display()),
@@ -143,4 +145,31 @@ fn panicked(panic: &(dyn Any + Send)) -> Error {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no reason given");
     corrupt(format!("reading it failed an assertion: {said}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r29_a_corrupt_error_names_the_file_once() {
+        let path = Path::new("/var/lib/state.redb");
+        for (location, located_as) in [
+            ("the store's file", "/var/lib/state.redb"),
+            ("/var/lib/state.redb", "/var/lib/state.redb"),
+            (
+                "table `log`, key 3",
+                "/var/lib/state.redb: table `log`, key 3",
+            ),
+        ] {
+            let error = Error::Corrupt {
+                location: location.to_owned(),
+                message: "it is damaged".to_owned(),
+            };
+            let Error::Corrupt { location, .. } = located(error, path, Duration::ZERO) else {
+                panic!("another error");
+            };
+            assert_eq!(location, located_as);
+        }
+    }
 }

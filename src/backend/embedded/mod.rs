@@ -1,10 +1,10 @@
 //! The embedded engine: one file, no server, several processes at once.
 //!
-//! [`Embedded`] is the store, [`Backend`](crate::Backend) its asynchronous
-//! face, and its methods ending in `_blocking` the other one: a blocking
-//! caller that finds the engine idle commits on its own thread. Any number of
-//! processes of one machine open the same file; `docs/design.md` says what it
-//! assumes of the disk and the file system.
+//! [`Embedded`] is the store, [`Backend`] its asynchronous face, and its
+//! methods ending in `_blocking` the other one: a blocking caller that finds
+//! the engine idle commits on its own thread. Any number of processes of one
+//! machine open the same file; `docs/design.md` says what it assumes of the
+//! disk and the file system.
 
 use std::path::Path;
 use std::sync::Arc;
