@@ -9,6 +9,8 @@
 mod fencing;
 mod history;
 mod leases;
+mod model;
+mod properties;
 mod transactions;
 mod writes;
 

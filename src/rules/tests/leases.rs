@@ -2,10 +2,12 @@
 
 use super::*;
 
+/// What it is, how it is done, when the lease has ended, and the next token.
+type Ending = (&'static str, fn(&mut Store), i64, u64);
+
 /// The ways in which a lease ends, done to a store whose `job` is leased to
-/// `a` with token 1 until 1100; each says when it has ended, and the token
-/// that comes next.
-const ENDINGS: [(&str, fn(&mut Store), i64, u64); 5] = [
+/// `a` with token 1 until 1100.
+const ENDINGS: [Ending; 5] = [
     ("expiry", |_| {}, 1100, 2),
     (
         "release",
