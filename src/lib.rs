@@ -95,3 +95,7 @@ pub use session::{Isolation, Session, SessionBuilder};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "embedded"))]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;
