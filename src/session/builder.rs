@@ -233,6 +233,11 @@ async fn send(
             {
                 error
             }
+            // The store refuses everything since: that says nothing about the
+            // attempt whose outcome is open.
+            Err(error) if matches!(error.kind(), ErrorKind::Storage | ErrorKind::Corrupt) => {
+                return Err(unknown.unwrap_or(error));
+            }
             answer => return answer,
         };
         let again = Error::Unavailable {

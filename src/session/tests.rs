@@ -505,6 +505,27 @@ async fn r26_a_commit_of_unknown_outcome_happens_once() {
     }
 }
 
+#[tokio::test]
+async fn r26_an_unknown_outcome_stays_unknown_when_the_store_then_refuses_everything() {
+    let backend = Faulty::new(Memory::new());
+    let unknown = Error::OutcomeUnknown {
+        message: "the sync failed".to_owned(),
+    };
+    let refused = Error::Storage {
+        message: "open it again".to_owned(),
+    };
+    backend.fault("commit", Fault::ApplyThenFail(unknown));
+    backend.fault("commit", Fault::Fail(refused));
+    let answer = over(Arc::new(backend))
+        .session("s")
+        .resource("a")
+        .transact(RetryPolicy::default(), async |session| {
+            session.write("a", "x", &1)
+        })
+        .await;
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
 /// A step of the property test below.
 #[derive(Debug, Clone)]
 enum Step {
