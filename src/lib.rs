@@ -96,6 +96,18 @@ pub use session::{Isolation, Session, SessionBuilder};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(doctest)]
+#[doc = include_str!("../docs/isolation.md")]
+struct IsolationGuide;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/fencing-outside-the-store.md")]
+struct FencingOutside;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/errors.md")]
+struct Errors;
+
 #[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../docs/guide.md")]
 struct Guide;
