@@ -1,1 +1,11 @@
-//! The embedded engine against bad paths, damage and faults.
+//! The embedded engine against bad paths, damage, faults and power cuts.
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of it is test code; clippy knows only functions marked as tests"
+)]
+
+mod damage;
+mod support;

@@ -80,14 +80,19 @@ pub(super) fn encode<T: Stored>(place: Place<'_>, value: &T) -> Result<Vec<u8>> 
     Ok(bytes)
 }
 
-pub(super) fn decode<T: Stored>(place: Place<'_>, bytes: &[u8]) -> Result<T> {
+/// Verifies the checksum; what follows it.
+pub(super) fn verify<'a>(place: Place<'_>, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let (checksum, body) = bytes
         .split_first_chunk::<4>()
         .ok_or_else(|| place.corrupt(format!("{} bytes are too few", bytes.len())))?;
     if u32::from_le_bytes(*checksum) != place.checksum(body) {
         return Err(place.corrupt("the checksum is wrong"));
     }
-    let (format, payload) = body
+    Ok(body)
+}
+
+pub(super) fn decode<T: Stored>(place: Place<'_>, bytes: &[u8]) -> Result<T> {
+    let (format, payload) = verify(place, bytes)?
         .split_first()
         .ok_or_else(|| place.corrupt("it ends after the checksum"))?;
     if *format != FORMAT {
@@ -470,6 +475,18 @@ impl Stored for ClockAnchor {
             store: Timestamp::from_millis(store),
             ceiling: Timestamp::from_millis(ceiling),
         })
+    }
+}
+
+/// What the row holds that a table begins with: nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start;
+
+impl Stored for Start {
+    type Wire = ();
+    fn to_wire(&self) {}
+    fn from_wire((): ()) -> Result<Self> {
+        Ok(Self)
     }
 }
 

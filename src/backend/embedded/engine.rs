@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use redb::{ReadableDatabase, WriteTransaction};
+use redb::WriteTransaction;
 
 use super::EmbeddedOptions;
 use super::failure::{commit_error, located, storage_error, transaction_error, without_panics};
@@ -151,11 +151,7 @@ impl Engine {
                 // Before the snapshot: what has expired by then was expired
                 // when the snapshot was taken, and nobody renewed it between.
                 let now = live.time.now();
-                let txn = live
-                    .opened
-                    .database
-                    .begin_read()
-                    .map_err(transaction_error)?;
+                let txn = live.opened.database.begin_read()?;
                 work(&Snapshot::new(txn), now)
             })
         })
@@ -311,7 +307,7 @@ impl Engine {
             without_panics(|| {
                 self.current().opened.identity.still_at(&self.path)?;
                 let database = open::open_verified(&self.path, &self.options)?;
-                let txn = database.begin_read().map_err(transaction_error)?;
+                let txn = database.begin_read()?;
                 Snapshot::new(txn).check(progress)
             })
         })
@@ -360,7 +356,7 @@ impl Live {
                     .to_owned(),
             });
         }
-        let txn = self.opened.database.begin_write().map_err(|error| {
+        let txn = self.opened.database.get()?.begin_write().map_err(|error| {
             if matches!(
                 error,
                 redb::TransactionError::Storage(redb::StorageError::Corrupted(_))

@@ -8,12 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{ConcurrencyMode, Database, ReadableDatabase, StorageBackend};
+use redb::{ConcurrencyMode, Database, ReadTransaction, ReadableDatabase, StorageBackend};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::EmbeddedOptions;
 use super::codec::{ClockAnchor, StoreMeta};
-use super::failure::{database_error, next_step, transaction_error};
+use super::failure::{database_error, next_step, transaction_error, without_panics};
 use super::seam::{Seam, Seen};
 use super::tables::{self, META_CLOCK, META_STORE, Snapshot, Tables};
 use super::time::StoreTime;
@@ -51,10 +51,40 @@ impl FileIdentity {
     }
 }
 
+/// A database that is closed when this is dropped, without panics: one that
+/// redb has panicked in, over damage, panics again when it is closed.
+#[derive(Debug)]
+pub(super) struct Guarded(Option<Database>);
+
+impl Guarded {
+    fn new(database: Database) -> Self {
+        Self(Some(database))
+    }
+
+    pub(super) fn begin_read(&self) -> Result<ReadTransaction> {
+        self.get()?.begin_read().map_err(transaction_error)
+    }
+
+    pub(super) fn get(&self) -> Result<&Database> {
+        self.0.as_ref().ok_or_else(|| Error::Storage {
+            message: "the store is closed".to_owned(),
+        })
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = without_panics(|| {
+            drop(self.0.take());
+            Ok(())
+        });
+    }
+}
+
 /// A database that is open.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) database: Database,
+    pub(super) database: Guarded,
     pub(super) seen: Arc<Seen>,
     pub(super) identity: FileIdentity,
 }
@@ -109,7 +139,7 @@ pub(super) fn open(path: &Path, options: &EmbeddedOptions) -> Result<Opened> {
     let identity = FileIdentity::of(&metadata);
     let verify = metadata.len() <= options.verify_up_to;
     let (database, seen) = open_database(file, options, verify)?;
-    let txn = database.begin_read().map_err(transaction_error)?;
+    let txn = database.begin_read()?;
     if !tables::is_store(&txn)? {
         return Err(Error::Corrupt {
             location: path.display().to_string(),
@@ -146,7 +176,7 @@ fn open_database(
     file: File,
     options: &EmbeddedOptions,
     verify: bool,
-) -> Result<(Database, Arc<Seen>)> {
+) -> Result<(Guarded, Arc<Seen>)> {
     let seen = Arc::new(Seen::default());
     let seam = Seam::new(
         file,
@@ -168,11 +198,11 @@ fn open_database(
         .set_check_integrity_on_open(verify && alone)
         .create_with_backend(seam)
         .map_err(database_error)?;
-    Ok((database, seen))
+    Ok((Guarded::new(database), seen))
 }
 
 /// Opens the file once more with its checksums verified, whatever its size.
-pub(super) fn open_verified(path: &Path, options: &EmbeddedOptions) -> Result<Database> {
+pub(super) fn open_verified(path: &Path, options: &EmbeddedOptions) -> Result<Guarded> {
     let file = open_file(path).map_err(|error| failed(path, "open", &error))?;
     let seen = Arc::new(Seen::default());
     let seam = Seam::new(file, seen, None, options.busy_timeout).map_err(database_error)?;
@@ -181,6 +211,7 @@ pub(super) fn open_verified(path: &Path, options: &EmbeddedOptions) -> Result<Da
         .set_cache_size(options.cache_bytes)
         .set_check_integrity_on_open(true)
         .create_with_backend(seam)
+        .map(Guarded::new)
         .map_err(database_error)
 }
 
@@ -252,6 +283,7 @@ fn fill(path: &Path, store: &Path, options: &EmbeddedOptions) -> Result<()> {
         .create_with_backend(backend)
         .map_err(database_error)?;
     let txn = database.begin_write().map_err(transaction_error)?;
+    Tables::begin(&txn)?;
     {
         let mut tables = Tables::open(&txn)?;
         let id =
@@ -267,8 +299,8 @@ fn fill(path: &Path, store: &Path, options: &EmbeddedOptions) -> Result<()> {
 
 /// The store's time line, tied to this boot of the machine; writes only when
 /// this is the first opening in it.
-pub(super) fn store_time(database: &Database, options: &EmbeddedOptions) -> Result<StoreTime> {
-    let txn = database.begin_read().map_err(transaction_error)?;
+pub(super) fn store_time(database: &Guarded, options: &EmbeddedOptions) -> Result<StoreTime> {
+    let txn = database.begin_read()?;
     let anchor: Option<ClockAnchor> = Snapshot::new(txn).meta(META_CLOCK)?;
     if let Some(time) = anchor
         .as_ref()
@@ -276,7 +308,7 @@ pub(super) fn store_time(database: &Database, options: &EmbeddedOptions) -> Resu
     {
         return Ok(time);
     }
-    let txn = database.begin_write().map_err(transaction_error)?;
+    let txn = database.get()?.begin_write().map_err(transaction_error)?;
     let time = {
         let mut tables = Tables::open(&txn)?;
         // Another process may have been first.

@@ -1,14 +1,15 @@
 //! The tables: loading the records that a decision needs, storing its
 //! effects, and walking everything for lists, history and checks.
 
+use std::cmp::Ordering;
 use std::ops::Bound;
 
 use redb::{
-    ReadTransaction, ReadableTable, Table, TableDefinition, TableError, TableHandle,
+    AccessGuard, ReadTransaction, ReadableTable, Table, TableDefinition, TableError, TableHandle,
     WriteTransaction,
 };
 
-use super::codec::{self, Place, Stored};
+use super::codec::{self, Place, Start, Stored};
 use super::failure::{commit_error, storage_error, table_error};
 use crate::backend::{CheckReport, ResourceSummary};
 use crate::clock::Timestamp;
@@ -37,6 +38,10 @@ const COMMITS: TableDefinition<'static, &'static [u8], &'static [u8]> =
 /// The prefix of the names of the store's own tables.
 pub(super) const OWN_PREFIX: &str = "statepact.";
 
+/// The key of the row that each table begins with, in `log` it is 0: it says
+/// nothing, but with it no search can find a sound table to be empty.
+const START: &str = "";
+
 /// The rows of `meta`.
 pub(super) const META_STORE: &str = "store";
 pub(super) const META_CLOCK: &str = "clock";
@@ -53,14 +58,57 @@ fn place<'a>(table: &impl TableHandle, key: &'a [u8]) -> Place<'a> {
     Place { table, key }
 }
 
+/// Reads a row. One that is not found has to be proven absent: redb does not
+/// verify the pages that a search passes through, so a damaged key could hide a
+/// row, and a hidden mark would have its tokens issued again (R1, R29).
+fn row<'k, K: redb::Key + 'static, T: Stored>(
+    table: &(impl ReadableTable<K, &'static [u8]> + TableHandle),
+    key: &'k K::SelfType<'k>,
+) -> Result<Option<T>> {
+    let bytes = K::as_bytes(key);
+    let bytes = bytes.as_ref();
+    if let Some(value) = table.get(key).map_err(storage_error)? {
+        return codec::decode(place(table, bytes), value.value()).map(Some);
+    }
+    let hidden = || Error::Corrupt {
+        location: format!("table `{}`", place(table, &[]).table),
+        message: "its rows are out of order, so that one may be hidden".to_owned(),
+    };
+    let order =
+        |neighbour: (AccessGuard<'_, K>, AccessGuard<'_, &'static [u8]>)| -> Result<Ordering> {
+            let (found, value) = neighbour;
+            let found = found.value();
+            let found = K::as_bytes(&found);
+            codec::verify(place(table, found.as_ref()), value.value())?;
+            Ok(K::compare(found.as_ref(), bytes))
+        };
+    let before = table
+        .range::<&K::SelfType<'k>>((Bound::Unbounded, Bound::Excluded(key)))
+        .map_err(storage_error)?
+        .next_back()
+        .transpose()
+        .map_err(storage_error)?;
+    let after = table
+        .range::<&K::SelfType<'k>>((Bound::Excluded(key), Bound::Unbounded))
+        .map_err(storage_error)?
+        .next()
+        .transpose()
+        .map_err(storage_error)?;
+    // Before any row there is at least the one that the table begins with.
+    if order(before.ok_or_else(hidden)?)?.is_ge() {
+        return Err(hidden());
+    }
+    match after.map(order).transpose()? {
+        Some(Ordering::Less | Ordering::Equal) => Err(hidden()),
+        _ => Ok(None),
+    }
+}
+
 fn named<T: Stored>(
     table: &(impl ReadableTable<&'static str, &'static [u8]> + TableHandle),
     name: &str,
 ) -> Result<Option<T>> {
-    let value = table.get(name).map_err(storage_error)?;
-    value
-        .map(|value| codec::decode(place(table, name.as_bytes()), value.value()))
-        .transpose()
+    row::<&str, T>(table, &name)
 }
 
 fn put<T: Stored>(
@@ -75,9 +123,41 @@ fn put<T: Stored>(
     Ok(())
 }
 
-fn newest(log: &impl ReadableTable<u64, &'static [u8]>) -> Result<u64> {
+/// The sequence of the newest event; that of the row that the log begins with
+/// is 0.
+fn newest(log: &(impl ReadableTable<u64, &'static [u8]> + TableHandle)) -> Result<u64> {
     let last = log.last().map_err(storage_error)?;
-    Ok(last.map_or(0, |(sequence, _)| sequence.value()))
+    let (sequence, value) = last.ok_or_else(|| Error::Corrupt {
+        location: "table `log`".to_owned(),
+        message: "it is empty".to_owned(),
+    })?;
+    let sequence = sequence.value();
+    // The next event goes after it.
+    codec::verify(place(log, &sequence.to_be_bytes()), value.value())?;
+    Ok(sequence)
+}
+
+/// The sequence of the oldest event kept, or of the next one to come.
+fn oldest(
+    log: &(impl ReadableTable<u64, &'static [u8]> + TableHandle),
+    newest: u64,
+) -> Result<u64> {
+    let first = log.range::<u64>(1..).map_err(storage_error)?.next();
+    match first.transpose().map_err(storage_error)? {
+        Some((sequence, value)) => {
+            let sequence = sequence.value();
+            codec::verify(place(log, &sequence.to_be_bytes()), value.value())?;
+            Ok(sequence)
+        }
+        None => Ok(newest + 1),
+    }
+}
+
+fn missing_event(sequence: u64) -> Error {
+    Error::Corrupt {
+        location: format!("table `log`, key {sequence}"),
+        message: "the event is missing".to_owned(),
+    }
 }
 
 fn event(table: &impl TableHandle, sequence: u64, bytes: &[u8]) -> Result<Event> {
@@ -125,10 +205,7 @@ fn load_records(
     }
     if let Some(id) = op.commit_id() {
         let key = id.as_bits().to_be_bytes();
-        let stored = commits.get(key.as_slice()).map_err(storage_error)?;
-        records.receipt = stored
-            .map(|stored| codec::decode::<StoredReceipt>(place(commits, &key), stored.value()))
-            .transpose()?;
+        records.receipt = row::<&[u8], StoredReceipt>(commits, &key.as_slice())?;
     }
     Ok(records)
 }
@@ -192,6 +269,7 @@ impl Snapshot {
     ) -> Result<Vec<ResourceSummary>> {
         let from = match after {
             Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            _ if prefix.is_empty() => Bound::Excluded(START),
             _ => Bound::Included(prefix),
         };
         let resources = self.table(RESOURCES)?;
@@ -200,11 +278,16 @@ impl Snapshot {
             .range::<&str>((from, Bound::Unbounded))
             .map_err(storage_error)?;
         for row in rows {
-            let (name, value) = row.map_err(storage_error)?;
-            if !name.value().starts_with(prefix) || found.len() >= limit {
+            if found.len() >= limit {
                 break;
             }
+            let (name, value) = row.map_err(storage_error)?;
             let place = place(&resources, name.value().as_bytes());
+            // Before anything is concluded from the name.
+            codec::verify(place, value.value())?;
+            if !name.value().starts_with(prefix) {
+                break;
+            }
             let record: ResourceRecord = codec::decode(place, value.value())?;
             if record.exists {
                 let resource = stored_name(&resources, name.value())?;
@@ -224,16 +307,20 @@ impl Snapshot {
     pub(super) fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         let log = self.table(LOG)?;
         let newest = newest(&log)?;
-        let first = log.first().map_err(storage_error)?;
-        let oldest = first.map_or(newest + 1, |(sequence, _)| sequence.value());
+        let oldest = oldest(&log, newest)?;
         rules::check_history(after, oldest)?;
         let mut events = Vec::new();
-        let rows = log
-            .range::<u64>((Bound::Excluded(after), Bound::Unbounded))
-            .map_err(storage_error)?;
-        for row in rows.take(limit) {
+        let mut next = after + 1;
+        for row in log.range::<u64>(next..).map_err(storage_error)?.take(limit) {
             let (sequence, value) = row.map_err(storage_error)?;
-            events.push(event(&log, sequence.value(), value.value())?);
+            if sequence.value() != next {
+                return Err(missing_event(next));
+            }
+            events.push(event(&log, next, value.value())?);
+            next += 1;
+        }
+        if events.len() < limit && next <= newest {
+            return Err(missing_event(next));
         }
         Ok(EventPage {
             next_after: events.last().map_or(after, |event| event.sequence),
@@ -261,7 +348,7 @@ impl Snapshot {
             location: format!("table `{table}`, key `{key}`"),
             message,
         };
-        let whole = || (Bound::Unbounded::<&str>, Bound::Unbounded);
+        let whole = || (Bound::Excluded(START), Bound::Unbounded);
         for row in resources.range::<&str>(whole()).map_err(storage_error)? {
             let (name, value) = row.map_err(storage_error)?;
             let name = stored_name(&resources, name.value())?;
@@ -306,23 +393,21 @@ impl Snapshot {
             report.leases += 1;
             step();
         }
-        let mut next = None;
-        for row in log.range::<u64>(..).map_err(storage_error)? {
+        let newest = newest(&log)?;
+        let mut next = oldest(&log, newest)?;
+        for row in log.range::<u64>(next..).map_err(storage_error)? {
             let (sequence, value) = row.map_err(storage_error)?;
             let sequence = sequence.value();
             event(&log, sequence, value.value())?;
-            if next.is_some_and(|next| next != sequence) {
-                return Err(wrong(
-                    "log",
-                    &sequence.to_string(),
-                    "the event before it is missing".to_owned(),
-                ));
+            if next != sequence {
+                return Err(missing_event(next));
             }
-            next = Some(sequence + 1);
+            next += 1;
             report.events += 1;
             step();
         }
-        for row in commits.range::<&[u8]>(..).map_err(storage_error)? {
+        let receipts = (Bound::Excluded(START.as_bytes()), Bound::Unbounded);
+        for row in commits.range::<&[u8]>(receipts).map_err(storage_error)? {
             let (key, value) = row.map_err(storage_error)?;
             let place = place(&commits, key.value());
             let _: StoredReceipt = codec::decode(place, value.value())?;
@@ -366,6 +451,23 @@ impl<'txn> Tables<'txn> {
             log,
             newest,
         })
+    }
+
+    /// Gives each table of a new store the row that it begins with.
+    pub(super) fn begin(txn: &WriteTransaction) -> Result<()> {
+        for definition in [RESOURCES, LEASES, FENCES, META] {
+            let mut table = txn.open_table(definition).map_err(table_error)?;
+            put(&mut table, START, &Start)?;
+        }
+        let mut log = txn.open_table(LOG).map_err(table_error)?;
+        let bytes = codec::encode(place(&log, &0_u64.to_be_bytes()), &Start)?;
+        log.insert(0, bytes.as_slice()).map_err(storage_error)?;
+        let mut commits = txn.open_table(COMMITS).map_err(table_error)?;
+        let bytes = codec::encode(place(&commits, START.as_bytes()), &Start)?;
+        commits
+            .insert(START.as_bytes(), bytes.as_slice())
+            .map_err(storage_error)?;
+        Ok(())
     }
 
     pub(super) fn load(&self, op: &Op) -> Result<Records> {
@@ -420,10 +522,7 @@ impl<'txn> Tables<'txn> {
     /// Forgets the events that are beyond the history to keep, with the commit
     /// ids that they carry.
     pub(super) fn prune(&mut self, history: u64) -> Result<()> {
-        let oldest = {
-            let first = self.log.first().map_err(storage_error)?;
-            first.map_or(self.newest + 1, |(sequence, _)| sequence.value())
-        };
+        let oldest = oldest(&self.log, self.newest)?;
         let Some(keep_from) = rules::prune_before(oldest, self.newest, history) else {
             return Ok(());
         };
