@@ -7,6 +7,7 @@
 //! structures below, with a limit on what it may allocate and nothing allowed
 //! after it.
 
+use bincode::error::DecodeError;
 use bincode::{Decode, Encode, config};
 
 use crate::backend::CommitReceipt;
@@ -15,21 +16,22 @@ use crate::error::{Error, Result};
 use crate::event::{Event, EventKind, ResourceChange};
 use crate::lease::Token;
 use crate::resource::{
-    AgentName, CommitId, FieldName, FieldState, MAX_COMMIT_BYTES, MAX_STATE_BYTES, OwnerName,
-    ResourceName, ResourceState, Ttl, Value,
+    AgentName, CommitId, FieldName, FieldState, OwnerName, ResourceName, ResourceState, Ttl, Value,
 };
 use crate::rules::{LeaseRecord, ResourceRecord, StoredReceipt};
 
 /// The format of values that this version writes, and the only one it reads.
 pub(super) const FORMAT: u8 = 1;
 
-/// What decoding one value may allocate: the largest state or commit that the
-/// limits allow, and as much again for its structure.
-const DECODE_LIMIT: usize = 2 * if MAX_STATE_BYTES > MAX_COMMIT_BYTES {
-    MAX_STATE_BYTES
-} else {
-    MAX_COMMIT_BYTES
-};
+/// What decoding a value may allocate is in proportion to its bytes, so that a
+/// length in it that is wrong cannot ask for much. A field takes 3 bytes or
+/// more of them and at most 56 in memory; this is twice that proportion.
+const PROPORTION: usize = 32;
+const SMALL: usize = 4 << 10;
+const MEDIUM: usize = 1 << 20;
+/// For values above [`MEDIUM`]: more than the limits on states and commits let
+/// any value need.
+const LARGE_LIMIT: usize = i32::MAX as usize;
 
 /// Where a value is, for its checksum and for errors.
 #[derive(Debug, Clone, Copy)]
@@ -100,10 +102,11 @@ pub(super) fn decode<T: Stored>(place: Place<'_>, bytes: &[u8]) -> Result<T> {
             "format {format} is not one that this version reads"
         )));
     }
-    let (wire, used) = bincode::decode_from_slice::<T::Wire, _>(
-        payload,
-        config::standard().with_limit::<DECODE_LIMIT>(),
-    )
+    let (wire, used) = match payload.len() {
+        0..=SMALL => decode_within::<T::Wire, { SMALL * PROPORTION }>(payload),
+        ..=MEDIUM => decode_within::<T::Wire, { MEDIUM * PROPORTION }>(payload),
+        _ => decode_within::<T::Wire, LARGE_LIMIT>(payload),
+    }
     .map_err(|error| place.corrupt(format!("it does not decode: {error}")))?;
     if used != payload.len() {
         return Err(place.corrupt(format!(
@@ -112,6 +115,12 @@ pub(super) fn decode<T: Stored>(place: Place<'_>, bytes: &[u8]) -> Result<T> {
         )));
     }
     T::from_wire(wire).map_err(|error| place.corrupt(error.to_string()))
+}
+
+fn decode_within<W: Decode<()>, const LIMIT: usize>(
+    payload: &[u8],
+) -> Result<(W, usize), DecodeError> {
+    bincode::decode_from_slice(payload, config::standard().with_limit::<LIMIT>())
 }
 
 impl Stored for Token {

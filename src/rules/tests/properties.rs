@@ -83,8 +83,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (shown(), 1..20_i64).prop_map(|(lease, ttl)| Step::Renew(lease, ttl)),
         2 => shown().prop_map(Step::Release),
         1 => (0..3_u8).prop_map(Step::Revoke),
-        2 => read.prop_map(|(resource, field)| Step::Read(resource, field)),
-        4 => (vec((shown(), prop::bool::weighted(0.2)), 0..3), any::<bool>(), written())
+        4 => read.prop_map(|(resource, field)| Step::Read(resource, field)),
+        4 => (vec((shown(), prop::bool::weighted(0.2)), 0..3), prop::bool::weighted(0.6), written())
             .prop_map(|(fences, checked, writes)| Step::Commit(fences, checked, writes)),
     ]
 }
@@ -183,10 +183,11 @@ impl Play {
                         });
                     }
                 }
-                let (checks, seen) = std::mem::take(&mut self.read)
-                    .into_iter()
-                    .filter(|_| *checked)
-                    .unzip();
+                let (checks, seen) = if *checked {
+                    std::mem::take(&mut self.read).into_iter().unzip()
+                } else {
+                    Default::default()
+                };
                 let request = CommitRequest {
                     checks,
                     ..commit_of(
