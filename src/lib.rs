@@ -111,3 +111,7 @@ struct Errors;
 #[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../docs/guide.md")]
 struct Guide;
+
+#[cfg(all(doctest, feature = "embedded"))]
+#[doc = include_str!("../docs/file-format.md")]
+struct FileFormat;
