@@ -310,7 +310,7 @@ impl Snapshot {
         let oldest = oldest(&log, newest)?;
         rules::check_history(after, oldest)?;
         let mut events = Vec::new();
-        let mut next = after + 1;
+        let mut next = after.saturating_add(1);
         for row in log.range::<u64>(next..).map_err(storage_error)?.take(limit) {
             let (sequence, value) = row.map_err(storage_error)?;
             if sequence.value() != next {
