@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::{
     AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, LeaseStatus,
-    ResourceSummary,
+    ResourceSummary, Waiters,
 };
 use crate::clock::{Clock, Monotonic, SystemClock, Timestamp};
 use crate::error::{Error, Result};
@@ -46,6 +46,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     start: (Timestamp, Monotonic),
     history: u64,
+    waiters: Waiters,
     state: Mutex<State>,
 }
 
@@ -84,6 +85,7 @@ impl Memory {
                 clock,
                 start,
                 history,
+                waiters: Waiters::new(),
                 state: Mutex::default(),
             }),
         }
@@ -211,14 +213,20 @@ impl Backend for Memory {
 
     async fn release(&self, lease: &Lease) -> Result<bool> {
         match self.run(&Op::Release(lease.clone()))? {
-            Outcome::Released(was_live) => Ok(was_live),
+            Outcome::Released(was_live) => {
+                self.shared.waiters.lease_ended(&lease.resource);
+                Ok(was_live)
+            }
             other => Err(unexpected(&other)),
         }
     }
 
     async fn revoke(&self, resource: &ResourceName) -> Result<Token> {
         match self.run(&Op::Revoke(resource.clone()))? {
-            Outcome::Revoked(mark) => Ok(mark),
+            Outcome::Revoked(mark) => {
+                self.shared.waiters.lease_ended(resource);
+                Ok(mark)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -292,6 +300,10 @@ impl Backend for Memory {
             events,
             newest: state.newest,
         })
+    }
+
+    fn waiters(&self) -> Option<&Waiters> {
+        Some(&self.shared.waiters)
     }
 
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {

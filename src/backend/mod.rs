@@ -25,8 +25,10 @@ pub mod memory;
 mod open;
 #[cfg(test)]
 pub(crate) mod testing;
+mod waiters;
 
 pub use open::open;
+pub use waiters::Waiters;
 
 /// A store of leases, fences and state.
 ///
@@ -122,6 +124,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`Error::Corrupt`] with the first damage that it finds.
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport>;
+
+    /// Who waits in this process for leases of this store. A backend that has
+    /// it calls [`Waiters::lease_ended`] when it learns that one has ended;
+    /// without it, callers that wait look now and then, in no order.
+    fn waiters(&self) -> Option<&Waiters> {
+        None
+    }
 
     /// Acquires the lease of one resource that exists (R2 to R4).
     ///

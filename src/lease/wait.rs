@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::{AcquireRequest, Backend};
+use crate::backend::{AcquireRequest, Backend, LeaseStatus};
 use crate::clock::{Clock, Monotonic};
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -46,8 +46,9 @@ impl Granted {
 /// them keeps waiters from moving in step.
 const POLL_MS: (u64, u64) = (50, 250);
 
-/// Acquires, waiting for other holders as `wait` says. The holder's expiry is
-/// looked forward to, and a release is found by polling.
+/// Acquires, waiting for other holders as `wait` says: in the order of arrival
+/// among the callers of this process, woken when a lease is known to have
+/// ended, and looking now and then for what nobody told.
 ///
 /// # Errors
 /// [`Error::LeaseNotAvailable`] without a wait, [`Error::WaitTimedOut`] at the
@@ -59,57 +60,94 @@ pub(crate) async fn acquire_waiting(
     request: &AcquireRequest,
     wait: Wait,
 ) -> Result<Granted> {
-    let start = clock.monotonic();
-    loop {
+    let longest = match wait {
+        Wait::No => Duration::ZERO,
+        Wait::AtMost(longest) => longest,
+        Wait::Forever => Duration::MAX,
+    };
+    if longest.is_zero() {
         let sent = clock.monotonic();
-        let refusal = match backend.acquire_all(request).await {
-            Ok(leases) => return Ok(Granted { leases, sent }),
-            Err(refusal @ Error::LeaseNotAvailable { .. }) => refusal,
-            Err(error) => return Err(error),
-        };
-        let Error::LeaseNotAvailable {
-            resource,
-            owner,
-            expires_at,
-        } = refusal.clone()
-        else {
-            return Err(refusal);
-        };
-        let waited = clock.monotonic().since(start);
-        let left = match wait {
-            Wait::No => return Err(refusal),
-            Wait::AtMost(longest) => longest.saturating_sub(waited),
-            Wait::Forever => Duration::MAX,
-        };
-        if left.is_zero() {
-            return Err(match wait {
-                Wait::AtMost(longest) if longest.is_zero() => refusal,
-                _ => Error::WaitTimedOut {
-                    resource,
-                    owner,
-                    expires_at,
-                    waited,
-                },
-            });
-        }
-        let (shortest, longest) = POLL_MS;
-        let poll = Duration::from_millis(shortest + random.next_u64() % (longest - shortest));
-        let until_expiry = expires_at
-            .since(backend.now().await?)
-            .max(Duration::from_millis(1));
-        clock.sleep(poll.min(until_expiry).min(left)).await;
-        // A waiter whose time is over takes nothing any more, even if the
-        // lease has become free in this instant.
-        if let Wait::AtMost(longest) = wait {
-            let waited = clock.monotonic().since(start);
-            if waited >= longest {
-                return Err(Error::WaitTimedOut {
-                    resource,
-                    owner,
-                    expires_at,
-                    waited,
-                });
+        let leases = backend.acquire_all(request).await?;
+        return Ok(Granted { leases, sent });
+    }
+    request.validate()?;
+    let start = clock.monotonic();
+    let mut place = backend
+        .waiters()
+        .map(|waiters| waiters.join(&request.resources));
+    if let Some(place) = &mut place {
+        tokio::select! {
+            biased;
+            () = place.turn() => {}
+            () = clock.sleep(longest) => {
+                let waited = clock.monotonic().since(start);
+                return Err(behind_others(backend, request, waited).await);
             }
         }
     }
+    loop {
+        let sent = clock.monotonic();
+        let (resource, owner, expires_at) = match backend.acquire_all(request).await {
+            Ok(leases) => return Ok(Granted { leases, sent }),
+            Err(Error::LeaseNotAvailable {
+                resource,
+                owner,
+                expires_at,
+            }) => (resource, owner, expires_at),
+            Err(error) => return Err(error),
+        };
+        let until_expiry = expires_at
+            .since(backend.now().await?)
+            .max(Duration::from_millis(1));
+        let (shortest, most) = POLL_MS;
+        let poll = Duration::from_millis(shortest + random.next_u64() % (most - shortest));
+        let left = longest.saturating_sub(clock.monotonic().since(start));
+        let nap = clock.sleep(poll.min(until_expiry).min(left));
+        match &place {
+            Some(place) => tokio::select! {
+                () = place.lease_ended() => {}
+                () = nap => {}
+            },
+            None => nap.await,
+        }
+        // A waiter whose time is over takes nothing any more, even if the
+        // lease has become free in this instant.
+        let waited = clock.monotonic().since(start);
+        if waited >= longest {
+            return Err(Error::WaitTimedOut {
+                resource,
+                owner,
+                expires_at,
+                waited,
+            });
+        }
+    }
 }
+
+/// The error of a caller whose time was over before its turn came.
+async fn behind_others(backend: &dyn Backend, request: &AcquireRequest, waited: Duration) -> Error {
+    for resource in &request.resources {
+        match backend.lease_status(resource).await {
+            Ok(LeaseStatus {
+                lease: Some((lease, _)),
+                ..
+            }) => {
+                return Error::WaitTimedOut {
+                    resource: lease.resource,
+                    owner: lease.owner,
+                    expires_at: lease.expires_at,
+                    waited,
+                };
+            }
+            Ok(_) => {}
+            Err(error) => return error,
+        }
+    }
+    Error::Busy {
+        what: "the callers of this process that came first",
+        waited,
+    }
+}
+
+#[cfg(test)]
+mod tests;

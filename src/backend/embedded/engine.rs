@@ -16,6 +16,7 @@ use super::open::{self, Opened};
 use super::seam::{real_now, with_deadline};
 use super::tables::{Snapshot, Tables};
 use super::time::StoreTime;
+use crate::backend::Waiters;
 use crate::clock::{Monotonic, Timestamp};
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -31,6 +32,7 @@ pub(super) struct Engine {
     /// for it without end.
     writer: Slot,
     pub(super) queue: Queue,
+    pub(super) waiters: Waiters,
 }
 
 /// The database as it was last opened.
@@ -91,6 +93,7 @@ impl Engine {
             live: RwLock::new(Arc::new(live)),
             writer: Slot::default(),
             queue: Queue::default(),
+            waiters: Waiters::new(),
         })
     }
 
@@ -255,6 +258,14 @@ impl Engine {
     }
 
     fn answer(&self, job: Job, answer: Answer) {
+        if answer.result.is_ok() {
+            match &job.op {
+                Op::Release(Lease { resource, .. }) | Op::Revoke(resource) => {
+                    self.waiters.lease_ended(resource);
+                }
+                Op::Acquire(_) | Op::Renew(..) | Op::Commit(_) => {}
+            }
+        }
         for lease in job.answer(answer) {
             // Nobody is behind these any more (R25).
             self.queue.push(Job::release(lease, self.deadline()));

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use super::memory::{DEFAULT_HISTORY, unexpected};
 use super::{
     AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, Fence, LeaseStatus,
-    ResourceSummary,
+    ResourceSummary, Waiters,
 };
 use crate::clock::{Clock, Monotonic, SystemClock, Timestamp};
 use crate::error::{Error, Result};
@@ -497,6 +497,10 @@ impl Backend for Embedded {
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         self.read_async(move |snapshot, _| snapshot.events(after, limit))
             .await
+    }
+
+    fn waiters(&self) -> Option<&Waiters> {
+        Some(&self.shared.engine.waiters)
     }
 
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {
