@@ -279,7 +279,7 @@ async fn write_skew(s: &Scene<'_>, of_y: &str) -> Verdict {
     first.commit().await?;
     let answer = second.commit().await;
     s.admitted_in(&[ReadCommitted, Snapshot], answer, &s.a, Some("x"))?;
-    let y = if s.mode == Serializable { 0 } else { 1 };
+    let y = i64::from(s.mode != Serializable);
     expect_eq("x", s.stored(&s.a, "x").await?, 1)?;
     expect_eq("y", s.stored(of_y, "y").await?, y)
 }

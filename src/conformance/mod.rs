@@ -72,6 +72,7 @@ use async_trait::async_trait;
 use crate::backend::SharedBackend;
 use crate::clock::ManualClock;
 
+mod cancellation;
 mod check;
 mod commits;
 mod context;
@@ -81,6 +82,7 @@ mod isolation;
 mod leases;
 mod limits;
 mod ownership;
+mod races;
 mod replay;
 mod report;
 mod tokens;
@@ -248,6 +250,8 @@ pub fn cases() -> Vec<Case> {
         replay::cases,
         isolation::cases,
         history::cases,
+        cancellation::cases,
+        races::cases,
     ];
     groups.into_iter().flat_map(|cases| cases()).collect()
 }
