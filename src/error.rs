@@ -115,7 +115,7 @@ pub enum Error {
     },
 
     /// What the session read has changed since (R22). Run the session again.
-    #[error("conflict on resource `{resource}`{}: it changed since the session read it", display_field(.field.as_ref()))]
+    #[error("conflict on resource `{resource}`{}: it changed since the session read it; run the session again", display_field(.field.as_ref()))]
     Conflict {
         /// The resource.
         resource: ResourceName,
@@ -124,7 +124,7 @@ pub enum Error {
     },
 
     /// The resource has used its last token, [`Token::MAX`] (R28).
-    #[error("resource `{resource}` has no tokens left: its mark is {max}", max = Token::MAX)]
+    #[error("resource `{resource}` has no tokens left: its mark is {max}; use another resource name", max = Token::MAX)]
     TokensExhausted {
         /// The resource.
         resource: ResourceName,
@@ -142,7 +142,9 @@ pub enum Error {
     },
 
     /// Events that were asked for have been pruned. Start again from the state.
-    #[error("history after {after} is gone: the oldest event kept is {oldest}")]
+    #[error(
+        "history after {after} is gone: the oldest event kept is {oldest}; start again from the state"
+    )]
     HistoryPruned {
         /// The sequence asked for.
         after: u64,
@@ -152,7 +154,9 @@ pub enum Error {
 
     /// Another process or thread has the store and did not let go in time;
     /// nothing changed. Try again, or look for a stopped process.
-    #[error("the store is busy: waited {waited:?} for {what}")]
+    #[error(
+        "the store is busy: waited {waited:?} for {what}; try again, or look for a stopped process"
+    )]
     Busy {
         /// What was waited for.
         what: &'static str,
@@ -169,7 +173,9 @@ pub enum Error {
 
     /// The commit may or may not have happened (R26). Send it again with the
     /// same [`CommitId`](crate::CommitId), or read the state.
-    #[error("the outcome is unknown: {message}")]
+    #[error(
+        "the outcome is unknown: {message}; read the state, or send a commit again with its id"
+    )]
     OutcomeUnknown {
         /// What failed.
         message: String,
@@ -310,3 +316,6 @@ impl From<std::convert::Infallible> for Error {
         match never {}
     }
 }
+
+#[cfg(test)]
+mod tests;

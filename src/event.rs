@@ -115,3 +115,6 @@ pub struct EventPage {
     /// The sequence of the newest event of the store, 0 when there is none.
     pub newest: u64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,3 +43,6 @@ impl Random for SeededRandom {
             .u64(..)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -409,3 +409,6 @@ impl std::str::FromStr for CommitId {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests;

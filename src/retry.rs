@@ -9,8 +9,8 @@ use crate::random::Random;
 /// How often, and after what pauses, work is run again that failed with an
 /// error that [`Error::is_retryable`]. A lost lease is not (R19).
 ///
-/// The pause before attempt *n* is random between zero and `base · 2ⁿ`, at
-/// most `longest` ("full jitter"), so that sessions that collided once do not
+/// The pause after the *n*th failure is random between zero and `base · 2ⁿ`,
+/// at most `longest` ("full jitter"), so that sessions that collided once do not
 /// collide again.
 ///
 /// ```
@@ -119,3 +119,6 @@ impl<'a> Attempts<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

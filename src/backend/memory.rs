@@ -321,3 +321,6 @@ impl Backend for Memory {
         Ok(report)
     }
 }
+
+#[cfg(test)]
+mod tests;

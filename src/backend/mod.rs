@@ -25,6 +25,8 @@ pub mod memory;
 mod open;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod waiters;
 
 pub use open::open;
@@ -285,6 +287,9 @@ impl CommitRequest {
     pub fn validate(&self) -> Result<()> {
         check_distinct("fences", self.fences.iter().map(|fence| &fence.resource))?;
         check_distinct("writes", self.writes.iter().map(|write| &write.resource))?;
+        // A session checks many fields of one resource.
+        let read: BTreeSet<_> = self.checks.iter().map(Check::resource).collect();
+        check_distinct("checks", read)?;
         let bytes: usize = self.writes.iter().map(write_bytes).sum();
         if bytes > MAX_COMMIT_BYTES {
             return Err(Error::invalid(

@@ -110,3 +110,6 @@ impl Lease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

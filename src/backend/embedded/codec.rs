@@ -102,10 +102,12 @@ pub(super) fn decode<T: Stored>(place: Place<'_>, bytes: &[u8]) -> Result<T> {
             "format {format} is not one that this version reads"
         )));
     }
-    let (wire, used) = match payload.len() {
-        0..=SMALL => decode_within::<T::Wire, { SMALL * PROPORTION }>(payload),
-        ..=MEDIUM => decode_within::<T::Wire, { MEDIUM * PROPORTION }>(payload),
-        _ => decode_within::<T::Wire, LARGE_LIMIT>(payload),
+    let (wire, used) = if payload.len() <= SMALL {
+        decode_within::<T::Wire, { SMALL * PROPORTION }>(payload)
+    } else if payload.len() <= MEDIUM {
+        decode_within::<T::Wire, { MEDIUM * PROPORTION }>(payload)
+    } else {
+        decode_within::<T::Wire, LARGE_LIMIT>(payload)
     }
     .map_err(|error| place.corrupt(format!("it does not decode: {error}")))?;
     if used != payload.len() {
