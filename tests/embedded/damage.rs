@@ -1,6 +1,8 @@
 //! R29: a damaged store gives `Corrupt`, or the right answer: never a wrong
 //! one, never a panic, never a new store in its place.
 
+use std::os::unix::fs::FileExt;
+
 use statepact::ErrorKind;
 use statepact::backend::embedded::Embedded;
 use statepact::{Backend, Error, Result};
@@ -267,7 +269,6 @@ fn check_finds_damage_that_came_after_opening_r29() {
         }
     }
     assert!(found > 0);
-    use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&damaged[PAGE..], PAGE as u64).unwrap();
     let error = check(&store).unwrap_err();

@@ -8,4 +8,6 @@
 )]
 
 mod damage;
+mod faults;
+mod power;
 mod support;

@@ -1,9 +1,9 @@
 //! What the tests of this crate share.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use statepact::backend::embedded::{Embedded, EmbeddedOptions};
+use statepact::backend::embedded::{Embedded, EmbeddedOptions, StorageOp, StorageProbe};
 use statepact::backend::{
     AcquireRequest, Change, CheckReport, CommitRequest, Fence, LeaseStatus, ResourceWrite,
 };
@@ -174,4 +174,101 @@ impl Sample {
 /// Puts the image of a store at `path`.
 pub(crate) fn put(path: &Path, image: &[u8]) {
     std::fs::write(path, image).unwrap();
+}
+
+/// An operation that changed the file, or a mark that a test set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Write {
+        offset: u64,
+        data: Vec<u8>,
+    },
+    SetLen(u64),
+    Sync,
+    /// The commit with this number was acknowledged.
+    Acknowledged(u64),
+}
+
+/// Records what is done to a file, and fails what it is told to.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    state: Mutex<ProbeState>,
+}
+
+#[derive(Debug, Default)]
+struct ProbeState {
+    steps: Vec<Step>,
+    reads: u64,
+    fault: Option<Fault>,
+    failed: u32,
+}
+
+/// What fails, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    /// Reads are counted, or else what changes the file.
+    pub(crate) reads: bool,
+    /// How many operations still pass.
+    pub(crate) after: u32,
+    /// All later ones fail as well, or else just this one.
+    pub(crate) lasting: bool,
+    pub(crate) errno: i32,
+}
+
+impl Probe {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ProbeState> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn push(&self, step: Step) {
+        self.lock().steps.push(step);
+    }
+
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        self.lock().steps.clone()
+    }
+
+    pub(crate) fn syncs(&self) -> usize {
+        let steps = self.steps();
+        steps.iter().filter(|step| **step == Step::Sync).count()
+    }
+
+    pub(crate) fn fault(&self, fault: Option<Fault>) {
+        self.lock().fault = fault;
+    }
+
+    /// How many operations were failed.
+    pub(crate) fn failed(&self) -> u32 {
+        self.lock().failed
+    }
+}
+
+impl StorageProbe for Probe {
+    fn before(&self, op: StorageOp<'_>) -> std::io::Result<()> {
+        let mut state = self.lock();
+        let is_read = matches!(op, StorageOp::Read { .. });
+        if let Some(mut fault) = state.fault
+            && fault.reads == is_read
+        {
+            if fault.after == 0 {
+                state.failed += 1;
+                if !fault.lasting {
+                    state.fault = None;
+                }
+                return Err(std::io::Error::from_raw_os_error(fault.errno));
+            }
+            fault.after -= 1;
+            state.fault = Some(fault);
+        }
+        match op {
+            StorageOp::Write { offset, data } => {
+                let data = data.to_vec();
+                state.steps.push(Step::Write { offset, data });
+            }
+            StorageOp::SetLen(len) => state.steps.push(Step::SetLen(len)),
+            StorageOp::Sync => state.steps.push(Step::Sync),
+            _ => state.reads += 1,
+        }
+        Ok(())
+    }
 }

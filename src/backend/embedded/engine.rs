@@ -2,17 +2,17 @@
 //! that share one durable transaction.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use redb::WriteTransaction;
+use redb::{ReadOnlyDatabase, ReadTransaction, WriteTransaction};
 
 use super::EmbeddedOptions;
 use super::failure::{commit_error, located, storage_error, transaction_error, without_panics};
 use super::group::{Answer, Job, Queue};
-use super::open::{self, Opened};
+use super::open::{self, Guarded, Opened};
 use super::seam::{real_now, with_deadline};
 use super::tables::{Snapshot, Tables};
 use super::time::StoreTime;
@@ -43,6 +43,8 @@ struct Live {
     /// A commit was left without knowing whether redb's memory of the file is
     /// right: the file is opened again before the next use.
     stale: AtomicBool,
+    /// What reads go through once a write has failed.
+    reader: Mutex<Option<Arc<Guarded<ReadOnlyDatabase>>>>,
 }
 
 /// A writer's slot that can be waited for with a deadline.
@@ -121,11 +123,11 @@ impl Engine {
     fn live(&self, deadline: Monotonic) -> Result<Arc<Live>> {
         let live = self.current();
         live.opened.identity.still_at(&self.path)?;
-        if !live.stale.load(Ordering::Acquire) || live.opened.seen.has_failed() {
+        if !live.is_stale() || live.opened.seen.has_failed() {
             return Ok(live);
         }
         let mut slot = self.live.write().unwrap_or_else(PoisonError::into_inner);
-        if slot.stale.load(Ordering::Acquire) {
+        if slot.is_stale() {
             let mut options = self.options.clone();
             options.create = false;
             let live = Live::open(&self.path, &options, deadline)?;
@@ -154,7 +156,7 @@ impl Engine {
                 // Before the snapshot: what has expired by then was expired
                 // when the snapshot was taken, and nobody renewed it between.
                 let now = live.time.now();
-                let txn = live.opened.database.begin_read()?;
+                let txn = live.begin_read(&self.path, &self.options)?;
                 work(&Snapshot::new(txn), now)
             })
         })
@@ -195,7 +197,7 @@ impl Engine {
                 }
                 Err(error) => error,
             };
-            let stale = self.current().stale.load(Ordering::Acquire);
+            let stale = self.current().is_stale();
             if stale && !reopened && matches!(error, Error::Corrupt { .. }) {
                 // redb has lost track of the file; nothing was written.
                 reopened = true;
@@ -341,11 +343,7 @@ fn fresh_leases(outcome: &Outcome, effects: &Effects) -> Vec<Lease> {
 }
 
 impl Live {
-    fn open(
-        path: &std::path::Path,
-        options: &EmbeddedOptions,
-        deadline: Monotonic,
-    ) -> Result<Self> {
+    fn open(path: &Path, options: &EmbeddedOptions, deadline: Monotonic) -> Result<Self> {
         with_deadline(deadline, || {
             without_panics(|| {
                 let opened = open::open(path, options)?;
@@ -354,10 +352,30 @@ impl Live {
                     opened,
                     time,
                     stale: AtomicBool::new(false),
+                    reader: Mutex::default(),
                 })
             })
         })
         .map_err(|error| located(error, path, options.busy_timeout))
+    }
+
+    fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire) || self.opened.seen.has_failed_to_read()
+    }
+
+    fn begin_read(&self, path: &Path, options: &EmbeddedOptions) -> Result<ReadTransaction> {
+        if !self.opened.seen.has_failed() {
+            return self.opened.database.begin_read();
+        }
+        let mut slot = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = match &*slot {
+            Some(reader) => reader.clone(),
+            None => slot
+                .insert(Arc::new(open::open_reader(path, options)?))
+                .clone(),
+        };
+        drop(slot);
+        reader.begin_read()
     }
 
     fn begin_write(&self) -> Result<WriteTransaction> {
@@ -376,7 +394,7 @@ impl Live {
             }
             transaction_error(error)
         })?;
-        self.opened.seen.take_header_writes();
+        self.opened.seen.take_commit_points();
         Ok(txn)
     }
 
@@ -387,7 +405,7 @@ impl Live {
         };
         self.stale.store(true, Ordering::Release);
         let error = commit_error(error);
-        if self.opened.seen.take_header_writes() == 0 {
+        if self.opened.seen.take_commit_points() == 0 {
             // The header still names the state before: nothing has happened.
             return Err(error);
         }

@@ -1,6 +1,7 @@
 //! Making a store and opening one, without ever putting a new store where one
 //! was (R29).
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Bound;
@@ -8,7 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{ConcurrencyMode, Database, ReadTransaction, ReadableDatabase, StorageBackend};
+use redb::{
+    ConcurrencyMode, Database, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, StorageBackend,
+};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::EmbeddedOptions;
@@ -53,26 +56,33 @@ impl FileIdentity {
 
 /// A database that is closed when this is dropped, without panics: one that
 /// redb has panicked in, over damage, panics again when it is closed.
-#[derive(Debug)]
-pub(super) struct Guarded(Option<Database>);
+pub(super) struct Guarded<D = Database>(Option<D>);
 
-impl Guarded {
-    fn new(database: Database) -> Self {
+impl<D> fmt::Debug for Guarded<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").finish_non_exhaustive()
+    }
+}
+
+impl<D> Guarded<D> {
+    fn new(database: D) -> Self {
         Self(Some(database))
     }
 
-    pub(super) fn begin_read(&self) -> Result<ReadTransaction> {
-        self.get()?.begin_read().map_err(transaction_error)
-    }
-
-    pub(super) fn get(&self) -> Result<&Database> {
+    pub(super) fn get(&self) -> Result<&D> {
         self.0.as_ref().ok_or_else(|| Error::Storage {
             message: "the store is closed".to_owned(),
         })
     }
 }
 
-impl Drop for Guarded {
+impl<D: ReadableDatabase> Guarded<D> {
+    pub(super) fn begin_read(&self) -> Result<ReadTransaction> {
+        self.get()?.begin_read().map_err(transaction_error)
+    }
+}
+
+impl<D> Drop for Guarded<D> {
     fn drop(&mut self) {
         let _ = without_panics(|| {
             drop(self.0.take());
@@ -205,12 +215,31 @@ fn open_database(
 pub(super) fn open_verified(path: &Path, options: &EmbeddedOptions) -> Result<Guarded> {
     let file = open_file(path).map_err(|error| failed(path, "open", &error))?;
     let seen = Arc::new(Seen::default());
-    let seam = Seam::new(file, seen, None, options.busy_timeout).map_err(database_error)?;
+    let probe = options.probe.clone();
+    let seam = Seam::new(file, seen, probe, options.busy_timeout).map_err(database_error)?;
     Database::builder()
         .set_concurrency_mode(ConcurrencyMode::MultiWriter)
         .set_cache_size(options.cache_bytes)
         .set_check_integrity_on_open(true)
         .create_with_backend(seam)
+        .map(Guarded::new)
+        .map_err(database_error)
+}
+
+/// Opens the file for reads alone, beside a handle whose writes have failed:
+/// redb refuses everything to that one.
+pub(super) fn open_reader(
+    path: &Path,
+    options: &EmbeddedOptions,
+) -> Result<Guarded<ReadOnlyDatabase>> {
+    let file = File::open(path).map_err(|error| failed(path, "open", &error))?;
+    let seen = Arc::new(Seen::default());
+    let probe = options.probe.clone();
+    let seam = Seam::new(file, seen, probe, options.busy_timeout).map_err(database_error)?;
+    Database::builder()
+        .set_concurrency_mode(ConcurrencyMode::MultiWriter)
+        .set_cache_size(options.cache_bytes)
+        .open_read_only_with_backend(seam)
         .map(Guarded::new)
         .map_err(database_error)
 }

@@ -55,9 +55,12 @@ pub trait StorageProbe: fmt::Debug + Send + Sync + 'static {
 pub(super) struct Seen {
     /// A write, resize or sync failed: nothing is written from then on (R26).
     failed: AtomicBool,
-    /// Writes to the file's header since the engine last looked: until there
-    /// has been one, a commit that failed has certainly not happened.
-    header_writes: AtomicU64,
+    /// A read failed: redb's memory of the file is of no more use.
+    read_failed: AtomicBool,
+    /// Writes that make a commit the file's state, since the engine last
+    /// looked: until there has been one, a commit that failed has certainly
+    /// not happened.
+    commit_points: AtomicU64,
     /// Threads that have waited for a lock longer than a moment.
     waiting: AtomicUsize,
 }
@@ -67,8 +70,12 @@ impl Seen {
         self.failed.load(Ordering::Acquire)
     }
 
-    pub(super) fn take_header_writes(&self) -> u64 {
-        self.header_writes.swap(0, Ordering::AcqRel)
+    pub(super) fn has_failed_to_read(&self) -> bool {
+        self.read_failed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn take_commit_points(&self) -> u64 {
+        self.commit_points.swap(0, Ordering::AcqRel)
     }
 
     /// Whether some thread is stuck behind another process, so that a caller
@@ -122,6 +129,22 @@ pub(super) fn is_lock_timeout(error: &io::Error) -> bool {
 
 /// redb's header: its first bytes, which name the current root.
 const HEADER_BYTES: u64 = 320;
+/// Where redb 4.6 keeps the header's flags (`GOD_BYTE_OFFSET`).
+const FLAGS_OFFSET: u64 = 9;
+/// The flag that is set by the write that makes a commit the file's state, and
+/// by no other (`PRIMARY_UNFLUSHED`).
+const COMMITTING: u8 = 8;
+
+/// Whether a write may make a commit the file's state.
+fn is_commit_point(offset: u64, data: &[u8]) -> bool {
+    if offset >= HEADER_BYTES {
+        return false;
+    }
+    let flags = FLAGS_OFFSET
+        .checked_sub(offset)
+        .and_then(|at| data.get(usize::try_from(at).ok()?));
+    flags.is_none_or(|flags| flags & COMMITTING != 0)
+}
 
 /// redb's backend over the file, with deadlines, memory and a probe.
 #[derive(Debug)]
@@ -220,11 +243,10 @@ impl StorageBackend for Seam {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.ask(StorageOp::Read {
-            offset,
-            len: out.len(),
-        })?;
-        self.file.read(offset, out)
+        let len = out.len();
+        self.ask(StorageOp::Read { offset, len })
+            .and_then(|()| self.file.read(offset, out))
+            .inspect_err(|_| self.seen.read_failed.store(true, Ordering::Release))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -236,8 +258,8 @@ impl StorageBackend for Seam {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if offset < HEADER_BYTES {
-            self.seen.header_writes.fetch_add(1, Ordering::AcqRel);
+        if is_commit_point(offset, data) {
+            self.seen.commit_points.fetch_add(1, Ordering::AcqRel);
         }
         self.changing(StorageOp::Write { offset, data }, || {
             self.file.write(offset, data)

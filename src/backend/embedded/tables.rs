@@ -394,15 +394,14 @@ impl Snapshot {
             step();
         }
         let newest = newest(&log)?;
-        let mut next = oldest(&log, newest)?;
-        for row in log.range::<u64>(next..).map_err(storage_error)? {
+        let oldest = oldest(&log, newest)?;
+        let rows = log.range::<u64>(oldest..).map_err(storage_error)?;
+        for (next, row) in (oldest..).zip(rows) {
             let (sequence, value) = row.map_err(storage_error)?;
-            let sequence = sequence.value();
-            event(&log, sequence, value.value())?;
-            if next != sequence {
+            if sequence.value() != next {
                 return Err(missing_event(next));
             }
-            next += 1;
+            event(&log, next, value.value())?;
             report.events += 1;
             step();
         }
