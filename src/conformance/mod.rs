@@ -85,6 +85,7 @@ mod ownership;
 mod races;
 mod replay;
 mod report;
+mod sequences;
 mod tokens;
 
 use check::{Stop, Verdict};
@@ -252,6 +253,7 @@ pub fn cases() -> Vec<Case> {
         history::cases,
         cancellation::cases,
         races::cases,
+        sequences::cases,
     ];
     groups.into_iter().flat_map(|cases| cases()).collect()
 }

@@ -48,7 +48,7 @@ async fn handles(c: &Context) -> Verdict<[SharedBackend; 2]> {
 
 fn of(handles: &[SharedBackend; 2], task: u64) -> SharedBackend {
     let [first, second] = handles;
-    if task % 2 == 0 {
+    if task.is_multiple_of(2) {
         first.clone()
     } else {
         second.clone()
@@ -362,10 +362,10 @@ async fn a_commit_sent_many_times_at_once_happens_once(c: Context) -> Verdict {
 
 async fn the_history_of_a_race_has_no_gap(c: Context) -> Verdict {
     let handles = handles(&c).await?;
-    let mut tasks = JoinSet::new();
+    let mut senders = JoinSet::new();
     for task in 0..TASKS {
         let store = of(&handles, task);
-        tasks.spawn(async move {
+        senders.spawn(async move {
             let mut told = Vec::new();
             for at in 0..10 {
                 let value = format!("[{task},{at}]");
@@ -375,7 +375,7 @@ async fn the_history_of_a_race_has_no_gap(c: Context) -> Verdict {
             Ok(told)
         });
     }
-    let mut told: Vec<_> = join(tasks).await?.into_iter().flatten().collect();
+    let mut told: Vec<_> = join(senders).await?.into_iter().flatten().collect();
     told.sort();
     let mut logged = Vec::new();
     for event in c.events().await? {
