@@ -123,6 +123,14 @@ pub enum Error {
         field: Option<FieldName>,
     },
 
+    /// The store that is imported into holds something else under this name.
+    /// Say how to merge, or import into an empty store.
+    #[error("resource `{resource}` exists already and is not the same: say how to merge the two")]
+    ResourceExists {
+        /// The resource.
+        resource: ResourceName,
+    },
+
     /// The resource has used its last token, [`Token::MAX`] (R28).
     #[error("resource `{resource}` has no tokens left: its mark is {max}; use another resource name", max = Token::MAX)]
     TokensExhausted {
@@ -223,6 +231,8 @@ pub enum ErrorKind {
     FenceRequired,
     /// Run the session again.
     Conflict,
+    /// Say how to merge.
+    ResourceExists,
     /// Use another resource name.
     TokensExhausted,
     /// Read it as the type that it is.
@@ -252,6 +262,7 @@ impl ErrorKind {
             Self::LeaseLost => "lease_lost",
             Self::FenceRequired => "fence_required",
             Self::Conflict => "conflict",
+            Self::ResourceExists => "resource_exists",
             Self::TokensExhausted => "tokens_exhausted",
             Self::WrongType => "wrong_type",
             Self::HistoryPruned => "history_pruned",
@@ -281,6 +292,7 @@ impl Error {
             Self::LeaseLost { .. } => ErrorKind::LeaseLost,
             Self::FenceRequired { .. } => ErrorKind::FenceRequired,
             Self::Conflict { .. } => ErrorKind::Conflict,
+            Self::ResourceExists { .. } => ErrorKind::ResourceExists,
             Self::TokensExhausted { .. } => ErrorKind::TokensExhausted,
             Self::WrongType { .. } => ErrorKind::WrongType,
             Self::HistoryPruned { .. } => ErrorKind::HistoryPruned,

@@ -52,6 +52,15 @@ pub enum EventKind {
         /// The new mark.
         mark: Token,
     },
+    /// A resource came from another store, without its history there.
+    Imported {
+        /// The resource.
+        resource: ResourceName,
+        /// Its mark from then on.
+        mark: Option<Token>,
+        /// Its version from then on; `None` when it has no state.
+        version: Option<u64>,
+    },
     /// State was written.
     Committed {
         /// Who wrote.
@@ -87,6 +96,7 @@ impl EventKind {
             Self::Acquired { .. } => "acquired",
             Self::Released { .. } => "released",
             Self::Revoked { .. } => "revoked",
+            Self::Imported { .. } => "imported",
             Self::Committed { .. } => "committed",
         }
     }
@@ -96,7 +106,8 @@ impl EventKind {
         match self {
             Self::Acquired { resource: of, .. }
             | Self::Released { resource: of, .. }
-            | Self::Revoked { resource: of, .. } => of == resource,
+            | Self::Revoked { resource: of, .. }
+            | Self::Imported { resource: of, .. } => of == resource,
             Self::Committed { changes, .. } => {
                 changes.iter().any(|change| change.resource == *resource)
             }

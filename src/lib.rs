@@ -70,6 +70,7 @@ pub mod backend;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod copy;
 mod error;
 pub mod event;
 pub mod lease;

@@ -9,16 +9,18 @@
 use std::collections::BTreeMap;
 
 use crate::backend::{
-    AcquireRequest, Change, Check, CommitReceipt, CommitRequest, Fence, LeaseState, LeaseStatus,
-    ResourceWrite,
+    AcquireRequest, Change, Check, CommitReceipt, CommitRequest, Fence, ImportReport,
+    ImportRequest, LeaseState, LeaseStatus, ResourceWrite,
 };
 use crate::clock::Timestamp;
 use crate::error::{Error, LossReason, Result};
-use crate::event::{EventKind, ResourceChange};
+use crate::event::{Event, EventKind, ResourceChange};
 use crate::lease::{Lease, Token};
 use crate::resource::{
     CommitId, FieldState, MAX_STATE_BYTES, OwnerName, ResourceName, ResourceState, Ttl,
 };
+
+mod import;
 
 /// A lease as it is stored. `expires_at` at the epoch says that it was
 /// released.
@@ -138,6 +140,8 @@ pub enum Op {
     Revoke(ResourceName),
     /// R13 to R18, R20 to R23, R26.
     Commit(CommitRequest),
+    /// R1, for what comes from another store.
+    Import(ImportRequest),
 }
 
 /// Which parts of an entry an operation needs.
@@ -177,6 +181,11 @@ impl Op {
                     need(&write.resource, false, true);
                 }
             }
+            Self::Import(request) => {
+                for exported in &request.entries {
+                    need(&exported.resource, true, true);
+                }
+            }
         }
         needs
     }
@@ -197,6 +206,7 @@ impl Op {
         match self {
             Self::Acquire(request) => request.validate(),
             Self::Commit(request) => request.validate(),
+            Self::Import(request) => request.validate(),
             Self::Renew(..) | Self::Release(_) | Self::Revoke(_) => Ok(()),
         }
     }
@@ -215,6 +225,8 @@ pub enum Outcome {
     Revoked(Token),
     /// The commit's receipt.
     Committed(CommitReceipt),
+    /// What the import did.
+    Imported(ImportReport),
 }
 
 /// The records as they become. Nothing in it: the operation changes nothing.
@@ -229,6 +241,9 @@ pub struct Effects {
     /// Events to append; the first takes the sequence after
     /// [`Records::newest`].
     pub events: Vec<EventKind>,
+    /// Events of another store to append as they are, after
+    /// [`Effects::events`].
+    pub copied: Vec<Event>,
     /// A receipt to keep.
     pub receipt: Option<(CommitId, StoredReceipt)>,
 }
@@ -240,6 +255,7 @@ impl Effects {
             && self.leases.is_empty()
             && self.resources.is_empty()
             && self.events.is_empty()
+            && self.copied.is_empty()
             && self.receipt.is_none()
     }
 }
@@ -256,6 +272,7 @@ pub fn decide(op: &Op, records: &Records, now: Timestamp) -> Result<(Outcome, Ef
         Op::Release(lease) => Ok(release(lease, records.entry(&lease.resource), now)),
         Op::Revoke(resource) => revoke(resource, records.entry(resource)),
         Op::Commit(request) => commit(request, records, now),
+        Op::Import(request) => import::import(request, records, now),
     }
 }
 

@@ -3,6 +3,7 @@
 #[cfg(test)]
 #[path = "cli"]
 mod cli {
+    mod copy;
     mod demo;
     mod help;
     mod input;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::{
-    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, LeaseStatus,
-    ResourceSummary, Waiters,
+    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, ExportPage, ExportRange,
+    Exported, ImportReport, ImportRequest, LeaseStatus, ResourceSummary, Waiters,
 };
 use crate::clock::{Clock, Monotonic, SystemClock, Timestamp};
 use crate::error::{Error, Result};
@@ -155,6 +155,10 @@ impl State {
                 at,
                 kind,
             });
+        }
+        for event in effects.copied {
+            self.newest = event.sequence;
+            self.events.push_back(event);
         }
         if let Some((id, receipt)) = effects.receipt {
             self.receipts.insert(id, receipt);
@@ -304,6 +308,41 @@ impl Backend for Memory {
 
     fn waiters(&self) -> Option<&Waiters> {
         Some(&self.shared.waiters)
+    }
+
+    async fn export(&self, range: &ExportRange) -> Result<ExportPage> {
+        let state = self.state();
+        let exported = |(resource, entry): (&ResourceName, &Entry)| Exported {
+            resource: resource.clone(),
+            entry: entry.clone(),
+        };
+        let entries = match range {
+            ExportRange::After { after, limit } => {
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                state
+                    .entries
+                    .range::<ResourceName, _>((from, Bound::Unbounded))
+                    .take(*limit)
+                    .map(exported)
+                    .collect()
+            }
+            ExportRange::Of(names) => names
+                .iter()
+                .filter_map(|name| state.entries.get_key_value(name))
+                .map(exported)
+                .collect(),
+        };
+        Ok(ExportPage {
+            entries,
+            as_of: self.time(),
+        })
+    }
+
+    async fn import(&self, request: &ImportRequest) -> Result<ImportReport> {
+        match self.run(&Op::Import(request.clone()))? {
+            Outcome::Imported(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
     }
 
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {

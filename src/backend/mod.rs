@@ -21,6 +21,7 @@ use crate::resource::{
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
+mod import;
 pub mod memory;
 mod open;
 #[cfg(test)]
@@ -29,6 +30,9 @@ pub(crate) mod testing;
 mod tests;
 mod waiters;
 
+pub use import::{
+    ExportPage, ExportRange, Exported, ImportHistory, ImportReport, ImportRequest, Merge,
+};
 pub use open::open;
 pub use waiters::Waiters;
 
@@ -119,6 +123,30 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`Error::HistoryPruned`] when events after `after` are gone already.
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage>;
+
+    /// Everything that the store holds of some resources, from one snapshot:
+    /// also of those that were deleted or that have nothing but a mark.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] from a backend that cannot be copied from.
+    async fn export(&self, range: &ExportRange) -> Result<ExportPage> {
+        let _ = range;
+        Err(Error::Storage {
+            message: "this backend cannot be copied from".to_owned(),
+        })
+    }
+
+    /// Takes over what another store held, as one step.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`]; [`Error::ResourceExists`];
+    /// [`Error::Storage`] from a backend that cannot be copied to.
+    async fn import(&self, request: &ImportRequest) -> Result<ImportReport> {
+        let _ = request;
+        Err(Error::Storage {
+            message: "this backend cannot be copied to".to_owned(),
+        })
+    }
 
     /// Verifies everything that the store holds, calling `progress` with the
     /// records verified so far.

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::memory::Memory;
 use super::{
-    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, LeaseStatus,
-    ResourceSummary,
+    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, ExportPage, ExportRange,
+    ImportReport, ImportRequest, LeaseStatus, ResourceSummary,
 };
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -18,6 +18,8 @@ use crate::resource::{ResourceName, ResourceState, Ttl};
 /// What becomes of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
+    /// It goes well: before a fault of a later call.
+    None,
     /// It fails without having happened.
     Fail(Error),
     /// It happens, and its answer is replaced by this error.
@@ -79,7 +81,7 @@ impl Faulty {
             at.map(|at| faults.remove(at).1)
         };
         match fault {
-            None => work.await,
+            None | Some(Fault::None) => work.await,
             Some(Fault::Fail(error)) => Err(error),
             Some(Fault::ApplyThenFail(error)) => work.await.and(Err(error)),
             Some(Fault::Hang) => std::future::pending().await,
@@ -129,6 +131,12 @@ impl Backend for Faulty {
     }
     async fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         self.inner.events(after, limit).await
+    }
+    async fn export(&self, range: &ExportRange) -> Result<ExportPage> {
+        self.call("export", self.inner.export(range)).await
+    }
+    async fn import(&self, request: &ImportRequest) -> Result<ImportReport> {
+        self.call("import", self.inner.import(request)).await
     }
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {
         self.inner.check(progress).await

@@ -8,6 +8,7 @@
 
 mod fencing;
 mod history;
+mod import;
 mod leases;
 mod model;
 mod properties;
@@ -198,6 +199,8 @@ impl Store {
             self.entries.entry(resource).or_default().resource = Some(record);
         }
         self.events.extend(effects.events);
+        self.events
+            .extend(effects.copied.into_iter().map(|event| event.kind));
         self.receipts.extend(effects.receipt);
     }
 

@@ -2,7 +2,8 @@
 
 use super::support::World;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
+    "copy",
     "demo",
     "run",
     "lease",

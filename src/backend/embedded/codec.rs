@@ -281,6 +281,11 @@ enum KindWire {
         fences: Vec<(String, u64)>,
         changes: Vec<ChangeWire>,
     },
+    Imported {
+        resource: String,
+        mark: Option<u64>,
+        version: Option<u64>,
+    },
 }
 
 #[derive(Encode, Decode)]
@@ -339,6 +344,15 @@ impl Stored for Event {
                     .collect(),
                 changes: changes.iter().map(change_to_wire).collect(),
             },
+            EventKind::Imported {
+                resource,
+                mark,
+                version,
+            } => KindWire::Imported {
+                resource: resource.as_str().to_owned(),
+                mark: mark.map(Token::get),
+                version: *version,
+            },
         };
         EventWire {
             sequence: self.sequence,
@@ -393,6 +407,15 @@ impl Stored for Event {
                     .into_iter()
                     .map(change_from_wire)
                     .collect::<Result<_>>()?,
+            },
+            KindWire::Imported {
+                resource,
+                mark,
+                version,
+            } => EventKind::Imported {
+                resource: ResourceName::new(resource)?,
+                mark: mark.map(Token::new).transpose()?,
+                version,
             },
         };
         Ok(Self {

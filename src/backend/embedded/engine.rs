@@ -265,7 +265,7 @@ impl Engine {
                 Op::Release(Lease { resource, .. }) | Op::Revoke(resource) => {
                     self.waiters.lease_ended(resource);
                 }
-                Op::Acquire(_) | Op::Renew(..) | Op::Commit(_) => {}
+                Op::Acquire(_) | Op::Renew(..) | Op::Commit(_) | Op::Import(_) => {}
             }
         }
         for lease in job.answer(answer) {

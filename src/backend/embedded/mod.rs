@@ -14,8 +14,8 @@ use async_trait::async_trait;
 
 use super::memory::{DEFAULT_HISTORY, unexpected};
 use super::{
-    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, Fence, LeaseStatus,
-    ResourceSummary, Waiters,
+    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, ExportPage, ExportRange,
+    Fence, ImportReport, ImportRequest, LeaseStatus, ResourceSummary, Waiters,
 };
 use crate::clock::{Clock, Monotonic, SystemClock, Timestamp};
 use crate::error::{Error, Result};
@@ -501,6 +501,24 @@ impl Backend for Embedded {
 
     fn waiters(&self) -> Option<&Waiters> {
         Some(&self.shared.engine.waiters)
+    }
+
+    async fn export(&self, range: &ExportRange) -> Result<ExportPage> {
+        let range = range.clone();
+        self.read_async(move |snapshot, as_of| {
+            Ok(ExportPage {
+                entries: snapshot.export(&range)?,
+                as_of,
+            })
+        })
+        .await
+    }
+
+    async fn import(&self, request: &ImportRequest) -> Result<ImportReport> {
+        match group::run_async(&self.shared, Op::Import(request.clone())).await? {
+            Outcome::Imported(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
     }
 
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {

@@ -2,6 +2,7 @@
 //! effects, and walking everything for lists, history and checks.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use redb::{
@@ -11,7 +12,7 @@ use redb::{
 
 use super::codec::{self, Place, Start, Stored};
 use super::failure::{commit_error, storage_error, table_error};
-use crate::backend::{CheckReport, ResourceSummary};
+use crate::backend::{CheckReport, ExportRange, Exported, ResourceSummary};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventKind, EventPage};
@@ -329,6 +330,42 @@ impl Snapshot {
         })
     }
 
+    pub(super) fn export(&self, range: &ExportRange) -> Result<Vec<Exported>> {
+        let names = match range {
+            ExportRange::After { after, limit } => self.names_after(after.as_ref(), *limit)?,
+            ExportRange::Of(names) => names.clone(),
+        };
+        let mut exported = Vec::with_capacity(names.len());
+        for resource in names {
+            let entry = Entry {
+                resource: self.resource(&resource)?,
+                ..self.ownership(&resource)?
+            };
+            if entry != Entry::default() {
+                exported.push(Exported { resource, entry });
+            }
+        }
+        Ok(exported)
+    }
+
+    fn names_after(&self, after: Option<&ResourceName>, limit: usize) -> Result<Vec<ResourceName>> {
+        let (resources, fences) = (self.table(RESOURCES)?, self.table(FENCES)?);
+        // Who has a lease has a mark.
+        let mut names = BTreeSet::new();
+        for table in [&resources, &fences] {
+            let from = Bound::Excluded(after.map_or(START, ResourceName::as_str));
+            let rows = table
+                .range::<&str>((from, Bound::Unbounded))
+                .map_err(storage_error)?;
+            for row in rows.take(limit) {
+                let (name, value) = row.map_err(storage_error)?;
+                codec::verify(place(table, name.value().as_bytes()), value.value())?;
+                names.insert(stored_name(table, name.value())?);
+            }
+        }
+        Ok(names.into_iter().take(limit).collect())
+    }
+
     /// Decodes every value, and checks what must hold between them.
     pub(super) fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {
         let resources = self.table(RESOURCES)?;
@@ -499,9 +536,14 @@ impl<'txn> Tables<'txn> {
         for (resource, record) in &effects.resources {
             put(&mut self.resources, resource.as_str(), record)?;
         }
-        for kind in effects.events {
-            let sequence = self.newest + 1;
-            let event = Event { sequence, at, kind };
+        let first = self.newest + 1;
+        let own = effects
+            .events
+            .into_iter()
+            .zip(first..)
+            .map(|(kind, sequence)| Event { sequence, at, kind });
+        for event in own.chain(effects.copied) {
+            let sequence = event.sequence;
             let bytes = codec::encode(place(&self.log, &sequence.to_be_bytes()), &event)?;
             self.log
                 .insert(sequence, bytes.as_slice())

@@ -103,6 +103,9 @@ pub(crate) enum Command {
     /// Verify everything that the store holds
     #[command(long_about = help::CHECK.0, after_help = help::CHECK.1)]
     Check,
+    /// Copy everything of one store into another
+    #[command(long_about = help::COPY.0, after_help = help::COPY.1)]
+    Copy(CopyArgs),
     /// Print the completions of a shell
     #[command(long_about = help::COMPLETIONS.0, after_help = help::COMPLETIONS.1)]
     Completions {
@@ -262,6 +265,30 @@ pub(crate) struct LogArgs {
     /// Begin after this sequence [default: the oldest event kept]
     #[arg(long, value_name = "N", value_parser = parse::version(), allow_hyphen_values = true)]
     pub(crate) after: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CopyArgs {
+    /// The store to copy: a path or a URL
+    #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
+    pub(crate) from: OsString,
+    /// The store to copy to: a path or a URL
+    #[arg(value_name = "TO", value_hint = ValueHint::FilePath)]
+    pub(crate) to: OsString,
+    /// What becomes of resources that both hold and that differ
+    #[arg(long, value_name = "HOW", default_value = "refuse")]
+    pub(crate) merge: MergeArg,
+    /// Go on copying what is written to FROM until interrupted
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MergeArg {
+    /// Nothing is copied any more
+    Refuse,
+    /// The one with the higher version stays
+    Newer,
 }
 
 #[derive(Debug, Args)]

@@ -123,6 +123,7 @@ fn next_step(error: &Error) -> &'static str {
             "; on the command line: statepact set, with --fence TOKEN if it is fenced"
         }
         Error::OutcomeUnknown { .. } => "; read the state to see whether it happened",
+        Error::ResourceExists { .. } => " with --merge",
         Error::Corrupt { .. } => "; restore the store from a copy that is whole",
         _ => "",
     }
@@ -140,6 +141,7 @@ impl From<Error> for Failure {
             Error::InvalidArgument { argument, .. } => failure.with("argument", *argument),
             Error::ResourceNotFound { resource }
             | Error::FenceRequired { resource }
+            | Error::ResourceExists { resource }
             | Error::TokensExhausted { resource } => failure.with("resource", resource.as_str()),
             Error::LeaseNotAvailable {
                 resource,

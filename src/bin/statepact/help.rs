@@ -242,6 +242,26 @@ EXAMPLES
   statepact --json --store /var/lib/jobs.redb check",
 );
 
+pub(crate) const COPY: Help = (
+    "\
+Copy everything of one store into another, whatever their kinds: resources and their versions, marks, \
+leases with the time that they have left, and the history as far as it is kept, if TO has none of its \
+own. TO is created if it does not exist; a resource that TO holds already and that differs is refused, \
+unless --merge newer. --store is not used.
+
+FROM may be in use meanwhile. A token that TO issues is above all that FROM had issued when it was last \
+looked at: let --follow catch up, end the work on FROM, stop --follow, and go on with TO. An interrupted \
+copy is run again; what is there already is left. Commit ids are not copied.
+
+Exit status: 1 if TO holds something else under the same name; 128 + 2 if it was interrupted before all \
+was copied.",
+    "\
+EXAMPLES
+  statepact copy ./statepact.redb /srv/jobs.redb
+  statepact copy ./statepact.redb /srv/jobs.redb --follow
+  statepact copy old.redb new.redb --merge newer",
+);
+
 pub(crate) const COMPLETIONS: Help = (
     "\
 Print the completions of the command for a shell, to be put where the shell looks for them.

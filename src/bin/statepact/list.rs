@@ -204,6 +204,15 @@ fn event_object(event: &Event) -> Result<EventObject<'_>, Failure> {
             "owner": owner.as_str(),
             "token": token.get(),
         })),
+        EventKind::Imported {
+            resource,
+            mark,
+            version,
+        } => Detail::Other(json!({
+            "resource": resource.as_str(),
+            "mark": mark.map(Token::get),
+            "version": version,
+        })),
         EventKind::Revoked { resource, mark } => Detail::Other(json!({
             "resource": resource.as_str(),
             "mark": mark.get(),
@@ -272,6 +281,10 @@ fn event_line(event: &Event) -> String {
             owner,
             token,
         } => format!("{NAME}{resource}{NAME:#} by {owner}, token {token}"),
+        EventKind::Imported { resource, mark, .. } => {
+            let mark = mark.map_or_else(|| "none".to_owned(), |mark| mark.to_string());
+            format!("{NAME}{resource}{NAME:#} from another store, mark {mark}")
+        }
         EventKind::Revoked { resource, mark } => {
             format!("{NAME}{resource}{NAME:#}, mark {mark}")
         }

@@ -1,6 +1,7 @@
 //! The `statepact` command.
 
 mod args;
+mod copy;
 mod demo;
 mod exec;
 mod exit;
@@ -138,6 +139,7 @@ async fn dispatch(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Ls(args) => list::ls(global, args, output).await?,
         Command::Log(args) => list::log(global, args, output).await?,
         Command::Check => list::check(global, output).await?,
+        Command::Copy(args) => return copy::copy(global, args, output).await,
         Command::Completions { shell } => completions(*shell)?,
     }
     Ok(ExitCode::SUCCESS)

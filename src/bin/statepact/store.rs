@@ -36,7 +36,7 @@ impl Location {
         }
     }
 
-    fn parse(name: &OsStr) -> Result<Self, Failure> {
+    pub(crate) fn parse(name: &OsStr) -> Result<Self, Failure> {
         if name.is_empty() {
             return Err(Failure::argument(
                 "--store",
@@ -86,7 +86,15 @@ fn show(path: &Path) -> String {
 
 /// Opens the store that the command line names.
 pub(crate) async fn open(global: &Global, if_absent: IfAbsent) -> Result<SharedBackend, Failure> {
-    match Location::of(global)? {
+    open_at(Location::of(global)?, global, if_absent).await
+}
+
+pub(crate) async fn open_at(
+    location: Location,
+    global: &Global,
+    if_absent: IfAbsent,
+) -> Result<SharedBackend, Failure> {
+    match location {
         Location::Url(url) => Ok(statepact::backend::open(&url).await?),
         Location::Path(path) => {
             look_before_opening(&path, if_absent)?;

@@ -308,6 +308,7 @@ fn answer_of(answer: Result<Outcome>) -> Answer {
         Ok(Outcome::Committed(receipt)) => {
             Answer::Committed(receipt.versions.iter().map(|(name, _)| of(name)).collect())
         }
+        Ok(Outcome::Imported(report)) => panic!("{report:?}, and nothing is imported here"),
         Err(Error::LeaseNotAvailable {
             resource,
             owner,
