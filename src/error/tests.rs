@@ -47,6 +47,7 @@ fn all() -> Vec<Error> {
             resource: res(),
             field: Some(field),
         },
+        Error::ResourceExists { resource: res() },
         Error::TokensExhausted { resource: res() },
         Error::WrongType {
             resource: res(),
@@ -90,6 +91,7 @@ fn expected(error: &Error) -> (ErrorKind, &'static str, bool) {
         Error::LeaseLost { .. } => (ErrorKind::LeaseLost, "lease_lost", false),
         Error::FenceRequired { .. } => (ErrorKind::FenceRequired, "fence_required", false),
         Error::Conflict { .. } => (ErrorKind::Conflict, "conflict", true),
+        Error::ResourceExists { .. } => (ErrorKind::ResourceExists, "resource_exists", false),
         Error::TokensExhausted { .. } => (ErrorKind::TokensExhausted, "tokens_exhausted", false),
         Error::WrongType { .. } => (ErrorKind::WrongType, "wrong_type", false),
         Error::HistoryPruned { .. } => (ErrorKind::HistoryPruned, "history_pruned", false),
@@ -110,7 +112,7 @@ fn each_error_has_its_kind_and_name() {
         assert_eq!(kind.to_string(), name);
         names.insert(name);
     }
-    assert_eq!(names.len(), 15, "every kind");
+    assert_eq!(names.len(), 16, "every kind");
 }
 
 #[test]
@@ -133,6 +135,7 @@ fn messages_name_the_argument_and_limit_or_what_was_refused_and_the_next_step() 
         "lease on resource `job-42` with token 5 is lost: it was released",
         "resource `job-42` is fenced: a write to it must carry a fence",
         "conflict on resource `job-42`, field `total`: it changed since the session read it; run the session again",
+        "resource `job-42` exists already and is not the same: say how to merge the two",
         "resource `job-42` has no tokens left: its mark is 9223372036854775807; use another resource name",
         "field `total` of resource `job-42` does not fit the type asked for: it said so",
         "history after 3 is gone: the oldest event kept is 9; start again from the state",
