@@ -134,7 +134,7 @@ async fn revocations_and_acquisitions_share_the_tokens(c: Context) -> Verdict {
             let job = resource("job")?;
             let mut tokens = Vec::new();
             for _ in 0..10 {
-                if task % 2 == 0 {
+                if task.is_multiple_of(2) {
                     tokens.push(store.revoke(&job).await?.get());
                 } else if let Ok(lease) =
                     lease_on(&*store, "job", &format!("owner-{task}"), LONG).await
@@ -406,11 +406,11 @@ async fn concurrent_sessions_do_not_skew(c: Context) -> Verdict {
     for task in 0..TASKS {
         let manager = StateManager::new(of(&handles, task));
         tasks.spawn(async move {
-            let mut drawn = 0;
+            let mut total = 0;
             for _ in 0..10 {
                 let session = manager.session("conformance").resources(["a", "b"]);
                 // Each draws on one of the two, as long as both together allow.
-                let draws = if task % 2 == 0 {
+                let more = if task.is_multiple_of(2) {
                     session
                         .transact(patient(), async |session| draw(session, "a").await)
                         .await?
@@ -419,9 +419,9 @@ async fn concurrent_sessions_do_not_skew(c: Context) -> Verdict {
                         .transact(patient(), async |session| draw(session, "b").await)
                         .await?
                 };
-                drawn += draws;
+                total += more;
             }
-            Ok(drawn)
+            Ok(total)
         });
     }
     let drawn: i64 = join(tasks).await?.into_iter().sum();
