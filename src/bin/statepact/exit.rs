@@ -116,13 +116,10 @@ fn status_of(kind: ErrorKind) -> u8 {
 fn next_step(error: &Error) -> &'static str {
     match error {
         Error::LeaseNotAvailable { .. } => "; wait for it with --wait",
-        Error::Busy { .. } => {
-            "; try again, look for a stopped process that has it open, or raise --busy-timeout"
-        }
+        Error::Busy { .. } => ", or raise --busy-timeout",
         Error::ResourceNotFound { .. } | Error::FenceRequired { .. } => {
             "; on the command line: statepact set, with --fence TOKEN if it is fenced"
         }
-        Error::OutcomeUnknown { .. } => "; read the state to see whether it happened",
         Error::ResourceExists { .. } => " with --merge",
         Error::Corrupt { .. } => "; restore the store from a copy that is whole",
         _ => "",
