@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use super::support::World;
+use super::support::{Ran, Running, World};
 
 /// Arguments, the argument that the error must name, and the limit.
 type Bad = (Vec<OsString>, &'static str, &'static str);
@@ -337,4 +337,68 @@ fn a_store_url_of_a_file_is_its_path() {
     let url = format!("file://{}", world.path("other.redb").display());
     world.run(["--store", &url, "set", "job", "a=1"]).expect(0);
     assert!(world.path("other.redb").exists());
+}
+
+/// Runs a script with a small disk of its own, mounted at `disk`.
+fn on_a_small_disk(world: &World, script: &str) -> Ran {
+    std::fs::create_dir(world.path("disk")).unwrap();
+    let whole = format!("mount -t tmpfs -o size=512k none disk || exit 99\n{script}");
+    let superuser = rustix::process::geteuid().is_root();
+    let mut shell = std::process::Command::new("unshare");
+    shell
+        .args(if superuser { &["-m"][..] } else { &["-Urm"] })
+        .args(["sh", "-c", &whole, env!("CARGO_BIN_EXE_statepact")])
+        .current_dir(world.folder.path())
+        .env("STATEPACT_STORE", "disk/state.redb")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let ran = Running::start(shell).end();
+    assert_ne!(ran.status, Some(99), "no disk can be mounted here: {ran:?}");
+    ran
+}
+
+#[test]
+fn a_full_disk_gives_one_clear_line_and_loses_nothing() {
+    let world = World::new();
+    let script = r#"
+        "$0" set job a=1 > /dev/null || exit 98
+        head -c 1000000 /dev/zero > disk/fill 2> /dev/null
+        long=$(head -c 100000 /dev/zero | tr '\0' x)
+        "$0" set job a="\"$long\""; echo "set $?"
+        STATEPACT_STORE=disk/new.redb "$0" set job a=1; echo "new $?"
+        STATEPACT_STORE=disk/new.redb "$0" run job -- echo never; echo "run $?"
+        rm disk/fill
+        "$0" get job a
+        "$0" check > /dev/null && "$0" set job a=2 > /dev/null
+        "$0" get job a; ls disk
+    "#;
+    let ran = on_a_small_disk(&world, script).expect(0);
+    assert_eq!(
+        ran.out, "set 1\nnew 1\nrun 1\n1\n2\nstate.redb\n",
+        "{ran:#?}"
+    );
+    assert_eq!(ran.err.lines().count(), 3, "{ran:#?}");
+    for line in ran.err.lines() {
+        assert!(
+            line.starts_with("statepact: ") && line.contains("free some space"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_read_only_disk_gives_one_clear_line() {
+    let world = World::new();
+    let script = r#"
+        "$0" set job a=1 > /dev/null && mount -o remount,ro disk || exit 98
+        "$0" set job a=2; echo "set $?"
+        STATEPACT_STORE=disk/new.redb "$0" set job a=1; echo "new $?"
+    "#;
+    let ran = on_a_small_disk(&world, script).expect(0);
+    assert_eq!(ran.out, "set 1\nnew 1\n", "{ran:#?}");
+    assert_eq!(ran.err.lines().count(), 2, "{ran:#?}");
+    for line in ran.err.lines() {
+        assert!(line.contains("Read-only file system"), "{line}");
+    }
 }
