@@ -9,5 +9,7 @@
 
 mod damage;
 mod faults;
+mod paths;
 mod power;
+mod replaced;
 mod support;

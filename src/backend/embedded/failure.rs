@@ -60,6 +60,11 @@ pub(super) fn next_step(error: std::io::ErrorKind) -> &'static str {
 }
 
 fn corrupt(message: String) -> Error {
+    let message = if message.starts_with("Not a redb database") {
+        "it is not a store".to_owned()
+    } else {
+        message
+    };
     Error::Corrupt {
         location: "the store's file".to_owned(),
         message,

@@ -148,13 +148,20 @@ pub(super) fn open(path: &Path, options: &EmbeddedOptions) -> Result<Opened> {
     }
     let identity = FileIdentity::of(&metadata);
     let verify = metadata.len() <= options.verify_up_to;
+    let foreign = || Error::Corrupt {
+        location: path.display().to_string(),
+        message: "it is a redb file, but not a statepact store".to_owned(),
+    };
+    // Opening for writing marks the file as open: not one of another program.
+    // What cannot be read this way, the opening below repairs or refuses.
+    let looked = without_panics(|| tables::is_store(&open_reader(path, options)?.begin_read()?));
+    if let Ok(false) = looked {
+        return Err(foreign());
+    }
     let (database, seen) = open_database(file, options, verify)?;
     let txn = database.begin_read()?;
     if !tables::is_store(&txn)? {
-        return Err(Error::Corrupt {
-            location: path.display().to_string(),
-            message: "it is a redb file, but not a statepact store".to_owned(),
-        });
+        return Err(foreign());
     }
     let store: Option<StoreMeta> = Snapshot::new(txn).meta(META_STORE)?;
     if store.is_none() {
