@@ -24,6 +24,8 @@ pub mod embedded;
 mod import;
 pub mod memory;
 mod open;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -6,8 +6,9 @@ use super::SharedBackend;
 use super::memory::Memory;
 use crate::error::{Error, Result};
 
-/// Opens the store that `url` names: `memory:` or the path of a file, with or
-/// without `file:` before it.
+/// Opens the store that `url` names: `memory:`, the path of a file, with or
+/// without `file:` before it, or the `redis://…` URL of a server
+/// (`backend::redis::RedisOptions` tells its form).
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] when the URL's scheme is not one that this build
@@ -16,6 +17,9 @@ pub async fn open(url: &str) -> Result<SharedBackend> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Arc::new(Memory::new())),
         Some(("file", path)) => open_path(path.strip_prefix("//").unwrap_or(path)).await,
+        Some(("redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix", _)) => {
+            open_redis(url).await
+        }
         Some((scheme, rest)) if rest.starts_with("//") => Err(Error::invalid(
             "store",
             format!("`{scheme}:` is not a store that this build knows: give a path or `memory:`"),
@@ -34,5 +38,18 @@ async fn open_path(path: &str) -> Result<SharedBackend> {
     Err(Error::invalid(
         "store",
         format!("`{path}` is a file, and this build has no feature `embedded`"),
+    ))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str) -> Result<SharedBackend> {
+    Ok(Arc::new(super::redis::Redis::open(url).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(_: &str) -> Result<SharedBackend> {
+    Err(Error::invalid(
+        "store",
+        "it is on a Redis server, and this build has no feature `redis`",
     ))
 }

@@ -1,0 +1,2 @@
+-- R11.
+return { 'now', as_text(now) }

@@ -1,0 +1,125 @@
+//! The Redis backend on real, private servers: the conformance suite, and what
+//! only this backend can suffer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use libtest_mimic::{Arguments, Failed, Trial};
+use statepact::backend::SharedBackend;
+use statepact::backend::memory::DEFAULT_HISTORY;
+use statepact::backend::redis::{Redis, RedisOptions};
+use statepact::clock::ManualClock;
+use statepact::conformance::{Fixture, FixtureError, Outcome, Store, cases};
+
+#[path = "../servers/redis.rs"]
+mod server;
+
+use server::{Failure, Server};
+
+/// The servers to run the suite on: those that are installed.
+const PROGRAMS: &[&str] = &["redis-server", "valkey-server"];
+
+fn main() -> Result<(), Failure> {
+    let arguments = Arguments::from_args();
+    let runtime = Arc::new(
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?,
+    );
+    let mut trials = Vec::new();
+    let mut servers = Vec::new();
+    for program in PROGRAMS {
+        if *program != "redis-server" && !is_installed(program) {
+            println!("{program} is not installed: the suite runs without it");
+            continue;
+        }
+        let server = Arc::new(Server::start(program, &[])?);
+        servers.push(server.clone());
+        let fixture = Arc::new(OnServer(server));
+        for case in cases() {
+            let (runtime, fixture) = (runtime.clone(), fixture.clone());
+            trials.push(Trial::test(
+                format!("{program}::{}", case.name()),
+                move || {
+                    let report = runtime.block_on(case.run(fixture));
+                    match report.outcome() {
+                        Outcome::Passed => Ok(()),
+                        _ => Err(Failed::from(report.to_string())),
+                    }
+                },
+            ));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(servers);
+    conclusion.exit()
+}
+
+fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+    })
+}
+
+/// A prefix that no other case has: stores with different prefixes share
+/// nothing.
+fn new_prefix() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    format!("case {}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+struct OnServer(Arc<Server>);
+
+struct ServerStore {
+    options: RedisOptions,
+    clock: Arc<ManualClock>,
+    backend: Redis,
+}
+
+impl OnServer {
+    async fn store(&self, history: u64) -> Result<Box<dyn Store>, FixtureError> {
+        let clock = Arc::new(ManualClock::new());
+        let options = RedisOptions::new(self.0.url())
+            .prefix(new_prefix())
+            .history(history)
+            .clock(clock.clone());
+        let backend = options.clone().open().await?;
+        Ok(Box::new(ServerStore {
+            options,
+            clock,
+            backend,
+        }))
+    }
+}
+
+#[async_trait]
+impl Fixture for OnServer {
+    async fn open(&self) -> Result<Box<dyn Store>, FixtureError> {
+        self.store(DEFAULT_HISTORY).await
+    }
+
+    async fn open_with_history(&self, events: u64) -> Result<Option<Box<dyn Store>>, FixtureError> {
+        Ok(Some(self.store(events).await?))
+    }
+}
+
+#[async_trait]
+impl Store for ServerStore {
+    fn backend(&self) -> SharedBackend {
+        Arc::new(self.backend.clone())
+    }
+
+    fn clock(&self) -> Option<Arc<ManualClock>> {
+        Some(self.clock.clone())
+    }
+
+    async fn another_handle(&self) -> Result<Option<SharedBackend>, FixtureError> {
+        Ok(Some(Arc::new(self.options.clone().open().await?)))
+    }
+
+    async fn reopen(&mut self) -> Result<bool, FixtureError> {
+        self.backend = self.options.clone().open().await?;
+        Ok(true)
+    }
+}
