@@ -405,7 +405,7 @@ impl Backend for Broken {
         if self.fault == Fault::ReadsStale {
             let mut memo = self.memo();
             for (of, state) in resources.iter().zip(&mut states) {
-                *state = memo.read.entry(of.clone()).or_insert(state.clone()).clone();
+                state.clone_from(memo.read.entry(of.clone()).or_insert(state.clone()));
             }
         }
         Ok(states)
