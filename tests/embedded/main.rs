@@ -7,9 +7,11 @@
     reason = "all of it is test code; clippy knows only functions marked as tests"
 )]
 
+mod behaviour;
 mod damage;
 mod faults;
 mod paths;
 mod power;
 mod replaced;
 mod support;
+mod time;

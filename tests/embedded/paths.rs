@@ -68,8 +68,8 @@ fn files_that_are_no_store_are_refused_and_left_as_they_are_r29() {
     ] {
         says(&refused_bytes(bytes), ErrorKind::Corrupt, "not a store");
     }
-    refused_bytes(&[0; 65_536]);
-    refused_bytes(&[0xFF; 65_536]);
+    refused_bytes(&vec![0; 65_536]);
+    refused_bytes(&vec![0xFF; 65_536]);
     refused_bytes(b"SQLite format 3\0");
 }
 
