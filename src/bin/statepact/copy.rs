@@ -47,7 +47,7 @@ pub(crate) async fn copy(
                 *so_far.lock().unwrap_or_else(PoisonError::into_inner) = copied;
             }
         });
-    let copied = || *so_far.lock().unwrap_or_else(PoisonError::into_inner);
+    let done_so_far = || *so_far.lock().unwrap_or_else(PoisonError::into_inner);
     let begun = tokio::select! {
         biased;
         signal = signals.ending() => Err(signal),
@@ -59,7 +59,7 @@ pub(crate) async fn copy(
         Err(signal) => {
             output.note(&format!(
                 "interrupted after {}: run it again to go on",
-                text(copied())
+                text(done_so_far())
             ));
             return Ok(interrupted(signal));
         }

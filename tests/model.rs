@@ -1,0 +1,14 @@
+//! Random sequences of calls, on every backend that this build has, compared
+//! call by call (R30): outcomes, tokens, versions, error kinds and details.
+//!
+//! `STATEPACT_MODEL_SEQUENCES` sets how many sequences are tried, 2,000 unless
+//! set. A sequence that fails is shrunk and printed with its seed, which
+//! `STATEPACT_MODEL_SEED` replays.
+
+#[cfg(test)]
+#[path = "model"]
+mod model {
+    mod run;
+    mod steps;
+    mod stores;
+}
