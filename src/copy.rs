@@ -33,7 +33,7 @@ use crate::resource::ResourceName;
 /// let lease = from.lease("job-42", "worker-a", Duration::from_secs(30)).await?;
 ///
 /// let copied = Copier::new(from.backend().clone(), to.backend().clone()).run().await?;
-/// assert_eq!(copied.resources, 1);
+/// assert!(copied.changed >= 1);
 /// to.backend().renew(&lease, lease.ttl).await?;
 /// # Ok(()) }
 /// ```
