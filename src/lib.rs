@@ -55,6 +55,7 @@
 //!
 //! - `embedded` (default): the store in one file.
 //! - `cli`: the `statepact` command. Brings `embedded`.
+//! - `redis`: a store on a Redis or Valkey server.
 //! - `conformance`: the suite that any backend can run.
 //!
 //! # The guides
