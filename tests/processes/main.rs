@@ -37,6 +37,10 @@ fn main() {
         &arguments,
         vec![
             trial("an_acquisition_race_has_one_winner_r2_r4", owners::race),
+            trial(
+                "processes_that_make_a_store_at_once_make_one_r29",
+                owners::create,
+            ),
             trial("no_update_is_lost_between_processes_r22", counting::count),
             trial(
                 "tokens_only_grow_over_takeovers_and_kills_r1",

@@ -82,6 +82,55 @@ pub(crate) fn work_race(path: &str, owner: &str) {
     }
 }
 
+/// R29: of several processes that make a store at once, one makes it, and all
+/// use that one; one that is killed while it does leaves no half of a store.
+pub(crate) fn create() {
+    let random = SeededRandom::new(29);
+    for round in 0..40 {
+        let place = Place::new();
+        let workers: Vec<_> = (0..4)
+            .map(|n| Worker::start("make", &[place.text(), &format!("job-{n}")]))
+            .collect();
+        let mut acknowledged = Vec::new();
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_micros(random.next_u64() % 30_000));
+            for (n, worker) in workers.into_iter().enumerate() {
+                if !worker.kill().is_empty() {
+                    acknowledged.push(n);
+                }
+            }
+        } else {
+            for (n, worker) in workers.into_iter().enumerate() {
+                assert_eq!(worker.finish(), ["made 1"], "maker {n}");
+                acknowledged.push(n);
+            }
+        }
+        let store = place.open();
+        check(&store);
+        for n in acknowledged {
+            let resource = format!("job-{n}").as_str().try_into().unwrap();
+            let status = store.lease_status_blocking(&resource).unwrap();
+            assert!(
+                status.mark.is_some(),
+                "round {round}: the lease of {n} is lost"
+            );
+        }
+    }
+}
+
+pub(crate) fn work_make(path: &str, resource: &str) {
+    let store = open(path.as_ref());
+    let ttl = Ttl::from_millis(60_000).unwrap();
+    let lease = store
+        .lease_blocking(
+            &resource.try_into().unwrap(),
+            &"maker".try_into().unwrap(),
+            ttl,
+        )
+        .unwrap();
+    println!("made {}", lease.token);
+}
+
 /// R1: a token is never issued twice and always grows, over more than 200
 /// takeovers by expiry, release and kill -9.
 pub(crate) fn takeovers() {

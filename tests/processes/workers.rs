@@ -7,6 +7,7 @@ pub(crate) fn run(role: &str) {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match (role, arguments.as_slice()) {
         ("race", [path, owner]) => owners::work_race(path, owner),
+        ("make", [path, resource]) => owners::work_make(path, resource),
         ("take", [path, owner]) => owners::work_take(path, owner),
         ("own", [path]) => owners::work_own(path),
         ("hold", [path]) => owners::work_hold(path),
