@@ -30,6 +30,7 @@ mod engine;
 mod failure;
 mod group;
 mod open;
+mod rows;
 mod seam;
 mod tables;
 mod time;

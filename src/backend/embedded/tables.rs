@@ -1,17 +1,19 @@
 //! The tables: loading the records that a decision needs, storing its
 //! effects, and walking everything for lists, history and checks.
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use redb::{
-    AccessGuard, ReadTransaction, ReadableTable, Table, TableDefinition, TableError, TableHandle,
+    ReadTransaction, ReadableTable, Table, TableDefinition, TableError, TableHandle,
     WriteTransaction,
 };
 
-use super::codec::{self, Place, Start, Stored};
+use super::codec::{self, Start, Stored};
 use super::failure::{commit_error, storage_error, table_error};
+use super::rows::{
+    START, event, missing_event, named, newest, oldest, place, put, row, stored_name,
+};
 use crate::backend::{CheckReport, ExportRange, Exported, ResourceSummary};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -39,140 +41,9 @@ const COMMITS: TableDefinition<'static, &'static [u8], &'static [u8]> =
 /// The prefix of the names of the store's own tables.
 pub(super) const OWN_PREFIX: &str = "statepact.";
 
-/// The key of the row that each table begins with, in `log` it is 0: it says
-/// nothing, but with it no search can find a sound table to be empty.
-const START: &str = "";
-
 /// The rows of `meta`.
 pub(super) const META_STORE: &str = "store";
 pub(super) const META_CLOCK: &str = "clock";
-
-fn place<'a>(table: &impl TableHandle, key: &'a [u8]) -> Place<'a> {
-    let table = match table.name() {
-        "statepact.resources" => "resources",
-        "statepact.leases" => "leases",
-        "statepact.fences" => "fences",
-        "statepact.log" => "log",
-        "statepact.commits" => "commits",
-        _ => "meta",
-    };
-    Place { table, key }
-}
-
-/// Reads a row. One that is not found has to be proven absent: redb does not
-/// verify the pages that a search passes through, so a damaged key could hide a
-/// row, and a hidden mark would have its tokens issued again (R1, R29).
-fn row<'k, K: redb::Key + 'static, T: Stored>(
-    table: &(impl ReadableTable<K, &'static [u8]> + TableHandle),
-    key: &'k K::SelfType<'k>,
-) -> Result<Option<T>> {
-    let bytes = K::as_bytes(key);
-    let bytes = bytes.as_ref();
-    if let Some(value) = table.get(key).map_err(storage_error)? {
-        return codec::decode(place(table, bytes), value.value()).map(Some);
-    }
-    let hidden = || Error::Corrupt {
-        location: format!("table `{}`", place(table, &[]).table),
-        message: "its rows are out of order, so that one may be hidden".to_owned(),
-    };
-    let order =
-        |neighbour: (AccessGuard<'_, K>, AccessGuard<'_, &'static [u8]>)| -> Result<Ordering> {
-            let (found, value) = neighbour;
-            let found = found.value();
-            let found = K::as_bytes(&found);
-            codec::verify(place(table, found.as_ref()), value.value())?;
-            Ok(K::compare(found.as_ref(), bytes))
-        };
-    let before = table
-        .range::<&K::SelfType<'k>>((Bound::Unbounded, Bound::Excluded(key)))
-        .map_err(storage_error)?
-        .next_back()
-        .transpose()
-        .map_err(storage_error)?;
-    let after = table
-        .range::<&K::SelfType<'k>>((Bound::Excluded(key), Bound::Unbounded))
-        .map_err(storage_error)?
-        .next()
-        .transpose()
-        .map_err(storage_error)?;
-    // Before any row there is at least the one that the table begins with.
-    if order(before.ok_or_else(hidden)?)?.is_ge() {
-        return Err(hidden());
-    }
-    match after.map(order).transpose()? {
-        Some(Ordering::Less | Ordering::Equal) => Err(hidden()),
-        _ => Ok(None),
-    }
-}
-
-fn named<T: Stored>(
-    table: &(impl ReadableTable<&'static str, &'static [u8]> + TableHandle),
-    name: &str,
-) -> Result<Option<T>> {
-    row::<&str, T>(table, &name)
-}
-
-fn put<T: Stored>(
-    table: &mut Table<'_, &'static str, &'static [u8]>,
-    name: &str,
-    value: &T,
-) -> Result<()> {
-    let bytes = codec::encode(place(table, name.as_bytes()), value)?;
-    table
-        .insert(name, bytes.as_slice())
-        .map_err(storage_error)?;
-    Ok(())
-}
-
-/// The sequence of the newest event; that of the row that the log begins with
-/// is 0.
-fn newest(log: &(impl ReadableTable<u64, &'static [u8]> + TableHandle)) -> Result<u64> {
-    let last = log.last().map_err(storage_error)?;
-    let (sequence, value) = last.ok_or_else(|| Error::Corrupt {
-        location: "table `log`".to_owned(),
-        message: "it is empty".to_owned(),
-    })?;
-    let sequence = sequence.value();
-    // The next event goes after it.
-    codec::verify(place(log, &sequence.to_be_bytes()), value.value())?;
-    Ok(sequence)
-}
-
-/// The sequence of the oldest event kept, or of the next one to come.
-fn oldest(
-    log: &(impl ReadableTable<u64, &'static [u8]> + TableHandle),
-    newest: u64,
-) -> Result<u64> {
-    let first = log.range::<u64>(1..).map_err(storage_error)?.next();
-    match first.transpose().map_err(storage_error)? {
-        Some((sequence, value)) => {
-            let sequence = sequence.value();
-            codec::verify(place(log, &sequence.to_be_bytes()), value.value())?;
-            Ok(sequence)
-        }
-        None => Ok(newest + 1),
-    }
-}
-
-fn missing_event(sequence: u64) -> Error {
-    Error::Corrupt {
-        location: format!("table `log`, key {sequence}"),
-        message: "the event is missing".to_owned(),
-    }
-}
-
-fn event(table: &impl TableHandle, sequence: u64, bytes: &[u8]) -> Result<Event> {
-    let key = sequence.to_be_bytes();
-    let event: Event = codec::decode(place(table, &key), bytes)?;
-    if event.sequence == sequence {
-        Ok(event)
-    } else {
-        Err(Error::Corrupt {
-            location: format!("table `log`, key {sequence}"),
-            message: format!("it holds event {}", event.sequence),
-        })
-    }
-}
 
 /// Loads what an operation needs, from a read or a write transaction.
 fn load_records(
@@ -452,13 +323,6 @@ impl Snapshot {
         progress(seen);
         Ok(report)
     }
-}
-
-fn stored_name(table: &impl TableHandle, name: &str) -> Result<ResourceName> {
-    ResourceName::new(name).map_err(|error| Error::Corrupt {
-        location: format!("table `{}`", place(table, &[]).table),
-        message: format!("a key is not a name: {error}"),
-    })
 }
 
 /// The tables in a write transaction.
