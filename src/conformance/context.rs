@@ -63,6 +63,11 @@ impl Context {
         }
     }
 
+    /// Another store, of its own.
+    pub(super) async fn another_store(&self) -> Verdict<Self> {
+        Self::open(self.fixture.clone()).await
+    }
+
     pub(super) fn backend(&self) -> &dyn Backend {
         &*self.backend
     }

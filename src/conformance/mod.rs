@@ -76,6 +76,7 @@ mod cancellation;
 mod check;
 mod commits;
 mod context;
+mod copies;
 mod fences;
 mod history;
 mod isolation;
@@ -251,6 +252,7 @@ pub fn cases() -> Vec<Case> {
         replay::cases,
         isolation::cases,
         history::cases,
+        copies::cases,
         cancellation::cases,
         races::cases,
         sequences::cases,
