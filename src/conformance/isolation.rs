@@ -2,10 +2,10 @@
 //! that it is prevented where the mode says so, and admitted where it does
 //! not. R21, R22.
 
-use super::check::{Verdict, expect_conflict, expect_eq, expect_lost};
-use super::context::{Commit, Context, LONG};
+use super::check::{Verdict, expect_conflict, expect_eq};
+use super::context::{Commit, Context};
 use crate::backend::CommitReceipt;
-use crate::error::{LossReason, Result};
+use crate::error::Result;
 use crate::manager::StateManager;
 use crate::session::Isolation::{self, ReadCommitted, Serializable, Snapshot};
 use crate::session::Session;
@@ -45,28 +45,20 @@ super::case_list! { "isolation":
         "in every mode, and over what is stored";
     [21, 22] different_fields_conflict_in_no_mode,
         "sessions that touch different fields of one resource both commit";
-    [13, 21] the_fence_is_checked_in_every_mode,
-        "nothing is validated in read-committed sessions but the fence";
-    [17, 21] a_fence_can_be_demanded_and_given_through_sessions,
-        "require_fence, then writes with and without one";
-    [16, 18, 21] a_live_fence_works_through_sessions,
-        "fence_live is refused when the lease has expired, before any conflict";
-    [26] a_session_with_an_id_can_be_sent_again,
-        "the request that it stands for, kept, answers the same";
 }
 
-const MODES: [Isolation; 3] = [ReadCommitted, Snapshot, Serializable];
+pub(super) const MODES: [Isolation; 3] = [ReadCommitted, Snapshot, Serializable];
 
 /// Two resources of a mode's own, in a store, with `x` and `y` in each at 0.
-struct Scene<'a> {
+pub(super) struct Scene<'a> {
     c: &'a Context,
     mode: Isolation,
-    a: String,
+    pub(super) a: String,
     b: String,
 }
 
 impl<'a> Scene<'a> {
-    async fn set(c: &'a Context, mode: Isolation) -> Verdict<Self> {
+    pub(super) async fn set(c: &'a Context, mode: Isolation) -> Verdict<Self> {
         let scene = Self {
             c,
             mode,
@@ -81,7 +73,7 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
-    async fn begin(&self) -> Result<Session> {
+    pub(super) async fn begin(&self) -> Result<Session> {
         StateManager::new(self.c.shared())
             .session("conformance")
             .resources([self.a.as_str(), self.b.as_str()])
@@ -91,14 +83,14 @@ impl<'a> Scene<'a> {
     }
 
     /// What somebody else commits in between.
-    async fn write(&self, of: &str, field: &str, value: i64) -> Verdict {
+    pub(super) async fn write(&self, of: &str, field: &str, value: i64) -> Verdict {
         self.c
             .commit(Commit::new().set(of, field, &value.to_string()))
             .await?;
         Ok(())
     }
 
-    async fn stored(&self, of: &str, field: &str) -> Verdict<i64> {
+    pub(super) async fn stored(&self, of: &str, field: &str) -> Verdict<i64> {
         let text = self.c.value(of, field).await?;
         Ok(text.and_then(|text| text.parse().ok()).unwrap_or(i64::MIN))
     }
@@ -453,117 +445,6 @@ async fn different_fields_conflict_in_no_mode(c: Context) -> Verdict {
         first.commit().await?;
         let both = (s.stored(&s.a, "x").await?, s.stored(&s.a, "y").await?);
         expect_eq(&format!("both fields in {mode:?}"), both, (1, 1))?;
-    }
-    Ok(())
-}
-
-async fn the_fence_is_checked_in_every_mode(c: Context) -> Verdict {
-    let old = c.expired("job", "a").await?;
-    let new = c.lease("job", "b").await?;
-    let manager = StateManager::new(c.shared());
-    for mode in MODES {
-        let s = Scene::set(&c, mode).await?;
-        let session = || {
-            manager
-                .session("conformance")
-                .resource(&*s.a)
-                .isolation(mode)
-        };
-        let mut stale = session().fence(&old).begin().await?;
-        stale.write(&*s.a, "x", &1)?;
-        // A conflict too, of which the stale owner does not hear.
-        s.write(&s.a, "x", 2).await?;
-        let why = LossReason::Superseded { by: new.token };
-        let answer = stale.commit().await;
-        expect_lost(&format!("{mode:?}"), answer, "job", old.token, why)?;
-        let mut stale = session().fence_token("job", old.token).begin().await?;
-        stale.write(&*s.a, "x", &1)?;
-        expect_lost(
-            &format!("{mode:?}"),
-            stale.commit().await,
-            "job",
-            old.token,
-            why,
-        )?;
-        let mut good = session().fence(&new).begin().await?;
-        good.write(&*s.a, "x", &3)?;
-        good.commit().await?;
-        expect_eq("x", s.stored(&s.a, "x").await?, 3)?;
-    }
-    Ok(())
-}
-
-async fn a_fence_can_be_demanded_and_given_through_sessions(c: Context) -> Verdict {
-    let manager = StateManager::new(c.shared());
-    let lease = manager.lease("job", "a", LONG).await?;
-    for mode in MODES {
-        let s = Scene::set(&c, mode).await?;
-        let mut session = s.begin().await?;
-        session.require_fence(&*s.a, true)?;
-        session.commit().await?;
-        let mut without = s.begin().await?;
-        without.write(&*s.a, "x", &1)?;
-        super::check::expect_fence_required("without", without.commit().await, &s.a)?;
-        let with = manager
-            .session("conformance")
-            .resource(&*s.a)
-            .isolation(mode);
-        let mut with = with.fence(&lease).begin().await?;
-        with.write(&*s.a, "x", &2)?;
-        with.commit().await?;
-        expect_eq("x", s.stored(&s.a, "x").await?, 2)?;
-    }
-    Ok(())
-}
-
-async fn a_live_fence_works_through_sessions(c: Context) -> Verdict {
-    let manager = StateManager::new(c.shared());
-    for mode in MODES {
-        let s = Scene::set(&c, mode).await?;
-        let job = format!("{mode:?}/job");
-        let lease = c.lease_for(&job, "a", super::context::SHORT).await?;
-        let session = manager
-            .session("conformance")
-            .resource(&*s.a)
-            .isolation(mode);
-        let mut session = session.fence_live(&lease).begin().await?;
-        session.write(&*s.a, "x", &1)?;
-        c.expire(&lease).await?;
-        s.write(&s.a, "x", 2).await?;
-        let answer = session.commit().await;
-        expect_lost(
-            &format!("{mode:?}"),
-            answer,
-            &job,
-            lease.token,
-            LossReason::Expired,
-        )?;
-        let lease = c.lease(&job, "a").await?;
-        let session = manager
-            .session("conformance")
-            .resource(&*s.a)
-            .isolation(mode);
-        let mut session = session.fence_live(&lease).begin().await?;
-        session.write(&*s.a, "x", &3)?;
-        session.commit().await?;
-        expect_eq("x", s.stored(&s.a, "x").await?, 3)?;
-    }
-    Ok(())
-}
-
-async fn a_session_with_an_id_can_be_sent_again(c: Context) -> Verdict {
-    for (bits, mode) in (40..).zip(MODES) {
-        let s = Scene::set(&c, mode).await?;
-        let session = StateManager::new(c.shared()).session("conformance");
-        let session = session.resource(&*s.a).isolation(mode);
-        let id = crate::resource::CommitId::from_bits(bits);
-        let mut session = session.commit_id(id).begin().await?;
-        let x: i64 = session.read(&*s.a, "x").await?.unwrap_or(i64::MIN);
-        session.write(&*s.a, "x", &(x + 1))?;
-        let request = session.into_request();
-        let first = c.backend().commit(&request).await?;
-        expect_eq("sent again", c.backend().commit(&request).await?, first)?;
-        expect_eq(&format!("x in {mode:?}"), s.stored(&s.a, "x").await?, 1)?;
     }
     Ok(())
 }

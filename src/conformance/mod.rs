@@ -87,6 +87,7 @@ mod races;
 mod replay;
 mod report;
 mod sequences;
+mod sessions;
 mod tokens;
 
 use check::{Stop, Verdict};
@@ -251,6 +252,7 @@ pub fn cases() -> Vec<Case> {
         commits::cases,
         replay::cases,
         isolation::cases,
+        sessions::cases,
         history::cases,
         copies::cases,
         cancellation::cases,
