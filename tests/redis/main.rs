@@ -1,6 +1,7 @@
 //! The Redis backend on real, private servers: the conformance suite, and what
 //! only this backend can suffer.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,7 +16,15 @@ use statepact::conformance::{Fixture, FixtureError, Outcome, Store, cases};
 #[path = "../servers/redis.rs"]
 mod server;
 
+mod cluster;
+mod outages;
+mod settings;
+mod stored;
+mod support;
+mod waiting;
+
 use server::{Failure, Server};
+use support::{Env, Tested};
 
 /// The servers to run the suite on: those that are installed.
 const PROGRAMS: &[&str] = &["redis-server", "valkey-server"];
@@ -51,9 +60,39 @@ fn main() -> Result<(), Failure> {
             ));
         }
     }
+    let env = Env {
+        server: Arc::new(Server::start("redis-server", &[])?),
+    };
+    for (name, case) in own_cases() {
+        let (runtime, env) = (runtime.clone(), env.clone());
+        trials.push(Trial::test(name, move || {
+            runtime
+                .block_on(case(env))
+                .map_err(|error| Failed::from(error.to_string()))
+        }));
+    }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    drop(servers);
+    drop((servers, env));
     conclusion.exit()
+}
+
+/// A case of this backend alone.
+type OwnCase = (
+    &'static str,
+    fn(Env) -> Pin<Box<dyn Future<Output = Tested> + Send>>,
+);
+
+fn own_cases() -> Vec<OwnCase> {
+    [
+        outages::cases,
+        settings::cases,
+        stored::cases,
+        cluster::cases,
+        waiting::cases,
+    ]
+    .into_iter()
+    .flat_map(|cases| cases())
+    .collect()
 }
 
 fn is_installed(program: &str) -> bool {

@@ -63,7 +63,7 @@ pub(super) struct Target {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    target: Target,
+    target: Arc<Target>,
     attempts: AtomicU64,
     state: tokio::sync::Mutex<State>,
     warnings: Mutex<Vec<String>>,
@@ -72,7 +72,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(target: Target) -> Self {
         Self {
-            target,
+            target: Arc::new(target),
             attempts: AtomicU64::new(0),
             state: tokio::sync::Mutex::default(),
             warnings: Mutex::default(),
@@ -92,8 +92,8 @@ impl Link {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn server(&self) -> &str {
-        &self.target.server
+    pub(super) fn target(&self) -> &Arc<Target> {
+        &self.target
     }
 
     /// Runs a script and returns what it answered.
@@ -250,7 +250,7 @@ impl Link {
 
 /// Doubles with each failure, and differs between clients that lost their
 /// server at one moment.
-fn pause_after(failures: u32) -> Duration {
+pub(super) fn pause_after(failures: u32) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(1 << failures.min(16));
     let half = doubled.min(LONGEST_PAUSE) / 2;
     let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX);

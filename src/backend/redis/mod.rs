@@ -12,7 +12,7 @@ use async_trait::async_trait;
 
 use super::{
     AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, LeaseStatus,
-    ResourceSummary,
+    ResourceSummary, Waiters,
 };
 use crate::clock::{Clock, Monotonic, Timestamp};
 use crate::error::{Error, Result};
@@ -28,6 +28,7 @@ mod connection;
 mod errors;
 mod health;
 mod keys;
+mod listen;
 mod options;
 mod reply;
 mod scripts;
@@ -36,6 +37,7 @@ pub use options::RedisOptions;
 
 use connection::Link;
 use keys::Keys;
+use listen::Listener;
 use options::Settled;
 use reply::Parts;
 use scripts::{Call, Script};
@@ -56,6 +58,7 @@ struct Shared {
     keys: Keys,
     history: u64,
     clock: Option<TestClock>,
+    listener: Listener,
 }
 
 /// A time line from the wall clock at the opening on, which follows the
@@ -85,6 +88,7 @@ impl Redis {
                     start: (clock.wall(), clock.monotonic()),
                     clock,
                 }),
+                listener: Listener::new(),
             }),
         };
         store.shared.check_access().await?;
@@ -141,7 +145,7 @@ impl Shared {
             self.link.warn(format!(
                 "the user of Redis at {} may not publish on `{}`: those who wait for a lease \
                  hear of its release later",
-                self.link.server(),
+                self.link.target().server,
                 self.keys.channel()
             ));
         }
@@ -253,6 +257,12 @@ impl Backend for Redis {
             page.events.extend(more.events);
         }
         Ok(page)
+    }
+
+    fn waiters(&self) -> Option<&Waiters> {
+        let shared = &self.shared;
+        let channel = shared.keys.channel();
+        Some(shared.listener.waiters(shared.link.target(), channel))
     }
 
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {

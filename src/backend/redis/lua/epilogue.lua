@@ -10,4 +10,7 @@ if type(answer) == 'table' then
   -- A refusal, or an error of the server, such as OOM.
   return answer.refusal or { err = answer.err }
 end
-return { err = 'SCRIPTERROR ' .. tostring(answer) }
+-- Some of the server's errors come as text, with the place before it.
+local said = string.gsub(tostring(answer), '^.*@user_script: *%d+: *', '')
+said = string.match(said, '^%-?([A-Z]+ .*)$') or 'SCRIPTERROR ' .. said
+return { err = said }
