@@ -24,6 +24,8 @@ pub mod embedded;
 mod import;
 pub mod memory;
 mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(test)]

@@ -7,8 +7,9 @@ use super::memory::Memory;
 use crate::error::{Error, Result};
 
 /// Opens the store that `url` names: `memory:`, the path of a file, with or
-/// without `file:` before it, or the `redis://…` URL of a server
-/// (`backend::redis::RedisOptions` tells its form).
+/// without `file:` before it, the `postgres://…` URL of a database
+/// (`backend::postgres::PostgresOptions` tells its form), or the `redis://…`
+/// URL of a server (`backend::redis::RedisOptions`).
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] when the URL's scheme is not one that this build
@@ -19,6 +20,9 @@ pub async fn open(url: &str) -> Result<SharedBackend> {
         Some(("file", path)) => open_path(path.strip_prefix("//").unwrap_or(path)).await,
         Some(("redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix", _)) => {
             open_redis(url).await
+        }
+        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+            open_postgres(url).await
         }
         Some((scheme, rest)) if rest.starts_with("//") => Err(Error::invalid(
             "store",
@@ -34,11 +38,11 @@ async fn open_path(path: &str) -> Result<SharedBackend> {
 }
 
 #[cfg(not(feature = "embedded"))]
-async fn open_path(path: &str) -> Result<SharedBackend> {
-    Err(Error::invalid(
+fn open_path(path: &str) -> std::future::Ready<Result<SharedBackend>> {
+    std::future::ready(Err(Error::invalid(
         "store",
         format!("`{path}` is a file, and this build has no feature `embedded`"),
-    ))
+    )))
 }
 
 #[cfg(feature = "redis")]
@@ -47,9 +51,22 @@ async fn open_redis(url: &str) -> Result<SharedBackend> {
 }
 
 #[cfg(not(feature = "redis"))]
-async fn open_redis(_: &str) -> Result<SharedBackend> {
-    Err(Error::invalid(
+fn open_redis(_: &str) -> std::future::Ready<Result<SharedBackend>> {
+    std::future::ready(Err(Error::invalid(
         "store",
         "it is on a Redis server, and this build has no feature `redis`",
-    ))
+    )))
+}
+
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: &str) -> Result<SharedBackend> {
+    Ok(Arc::new(super::postgres::Postgres::open(url).await?))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn open_postgres(_: &str) -> std::future::Ready<Result<SharedBackend>> {
+    std::future::ready(Err(Error::invalid(
+        "store",
+        "it is in a PostgreSQL database, and this build has no feature `postgres`",
+    )))
 }
