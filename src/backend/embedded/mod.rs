@@ -112,7 +112,9 @@ impl EmbeddedOptions {
     }
 
     /// Files up to this many bytes are verified as a whole when they are
-    /// opened by the first process: 16 MiB by default, 0 for never.
+    /// opened by the first process: 16 MiB by default, 0 for never. In larger
+    /// ones damage is found where it is read: each record has its checksum, and
+    /// one that is not found is proven absent by its neighbours.
     #[must_use]
     pub fn verify_up_to(mut self, bytes: u64) -> Self {
         self.verify_up_to = bytes;
