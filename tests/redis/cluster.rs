@@ -56,8 +56,12 @@ async fn every_operation_works_on_a_node(_: Env) -> Tested {
         store.revoke(&taken.resource).await?.get(),
         2,
     )?;
-    let status = store.lease_status(&taken.resource).await?;
-    same("the mark", status.mark.map(statepact::Token::get), Some(2))?;
+    let ownership = store.lease_status(&taken.resource).await?;
+    same(
+        "the mark",
+        ownership.mark.map(statepact::Token::get),
+        Some(2),
+    )?;
     same("the events", store.events(0, 9).await?.events.len(), 4)?;
     same("the check", store.check(&|_| {}).await?.resources, 5)
 }

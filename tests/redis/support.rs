@@ -103,6 +103,7 @@ pub(crate) fn ensure(what: &str, holds: bool) -> Tested {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "shorter to call")]
 pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Tested {
     if found == expected {
         Ok(())

@@ -33,8 +33,8 @@ fn wait_untimed(store: &Redis) -> JoinHandle<Result<Lease, statepact::Error>> {
 }
 
 async fn woken(waiter: JoinHandle<Result<Lease, statepact::Error>>, token: u64) -> Tested {
-    let taken = tokio::time::timeout(LONG, waiter).await???;
-    same("the waiter's token", taken.token.get(), token)
+    let lease = tokio::time::timeout(LONG, waiter).await???;
+    same("the waiter's token", lease.token.get(), token)
 }
 
 /// Waits until somebody listens on the store's channel.

@@ -1,7 +1,8 @@
 //! Private Redis servers: each in a folder of its own, on a free port, gone
 //! with the test process however that ends.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -135,7 +136,7 @@ impl Server {
         stream.set_read_timeout(Some(START))?;
         let mut message = format!("*{}\r\n", words.len());
         for word in words {
-            message.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            write!(message, "${}\r\n{word}\r\n", word.len())?;
         }
         stream.write_all(message.as_bytes())?;
         let mut line = String::new();
