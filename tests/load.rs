@@ -9,4 +9,9 @@
 mod load {
     mod clients;
     mod stores;
+
+    #[cfg(feature = "redis")]
+    #[allow(dead_code, reason = "other tests use the rest")]
+    #[path = "../servers/redis.rs"]
+    mod redis_server;
 }

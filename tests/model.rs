@@ -11,4 +11,9 @@ mod model {
     mod run;
     mod steps;
     mod stores;
+
+    #[cfg(feature = "redis")]
+    #[allow(dead_code, reason = "other tests use the rest")]
+    #[path = "../servers/redis.rs"]
+    mod redis_server;
 }

@@ -90,9 +90,9 @@ impl Client {
             self.record
                 .granted
                 .push((resource.clone(), lease.token.get()));
-            for _ in 0..1 + self.random.next_u64() % 4 {
+            for _ in 0..=self.random.next_u64() % 4 {
                 // Now and then it pauses past the end of its lease.
-                if self.random.next_u64() % 25 == 0 {
+                if self.random.next_u64().is_multiple_of(25) {
                     SystemClock.sleep(TTL + TTL / 2).await;
                 }
                 if !self.increment(&resource, &lease).await {
@@ -100,7 +100,7 @@ impl Client {
                 }
             }
             // Now and then it dies without a word.
-            if self.random.next_u64() % 10 != 0 {
+            if !self.random.next_u64().is_multiple_of(10) {
                 let _ = self.manager.backend().release(&lease).await;
             }
         }

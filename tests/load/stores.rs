@@ -6,6 +6,8 @@ use statepact::backend::SharedBackend;
 use statepact::backend::memory::Memory;
 
 use super::clients::load;
+#[cfg(feature = "redis")]
+use super::redis_server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory() {
@@ -22,6 +24,16 @@ async fn embedded() {
         statepact::backend::open(&path.to_string_lossy())
             .await
             .unwrap()
+    })
+    .await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis() {
+    let server = redis_server::Server::start("redis-server", &[]).unwrap();
+    load("redis", async || {
+        statepact::backend::open(&server.url()).await.unwrap()
     })
     .await;
 }

@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use statepact::backend::{
-    AcquireRequest, Change, Check, CommitRequest, ExportRange, ResourceWrite, SharedBackend,
+    AcquireRequest, Change, Check, CommitRequest, ExportRange, Exported, ImportHistory,
+    ImportRequest, Merge, ResourceWrite, SharedBackend,
 };
 use statepact::clock::{ManualClock, Timestamp};
+use statepact::event::{Event, EventKind};
+use statepact::resource::FieldState;
+use statepact::rules::{Entry, LeaseRecord, ResourceRecord};
 use statepact::{
-    AgentName, CommitId, Error, Fence, FieldName, Lease, OwnerName, ResourceName, Token, Ttl, Value,
+    AgentName, CommitId, Error, Fence, FieldName, Lease, OwnerName, ResourceName, ResourceState,
+    Token, Ttl, Value,
 };
 
 use super::steps::{self, Pick, Seen, Step};
@@ -136,6 +141,7 @@ enum Call {
     List(&'static str, Option<ResourceName>, usize),
     Events(u64, usize),
     Export,
+    Import(Box<ImportRequest>),
     Check,
 }
 
@@ -194,6 +200,7 @@ impl Call {
                 Self::Events(newest.saturating_sub(*back), *limit)
             }
             Step::Export => Self::Export,
+            Step::Import(import) => Self::Import(Box::new(imported(import, reference).await)),
             Step::Check => Self::Check,
         })
     }
@@ -246,6 +253,18 @@ impl Call {
                     }
                 }
                 told(&Ok(all), zero)
+            }
+            Self::Import(request) => {
+                let mut request = (**request).clone();
+                request.as_of = moved(request.as_of, zero);
+                for exported in &mut request.entries {
+                    if let Some(lease) = &mut exported.entry.lease
+                        && lease.expires_at != Timestamp::EPOCH
+                    {
+                        lease.expires_at = moved(lease.expires_at, zero);
+                    }
+                }
+                told(&on.import(&request).await, zero)
             }
             Self::Check => told(&on.check(&|_| {}).await, zero),
         }
@@ -308,6 +327,76 @@ async fn request(commit: &steps::Commit, reference: &SharedBackend) -> CommitReq
         });
     }
     request
+}
+
+/// A time that was counted from the beginning of the sequence.
+fn moved(at: Timestamp, zero: Timestamp) -> Timestamp {
+    zero.plus(Duration::from_millis(at.as_millis().unsigned_abs()))
+}
+
+/// Its time is not moved to that of a store yet.
+async fn imported(import: &steps::Import, reference: &SharedBackend) -> ImportRequest {
+    let newest = reference.events(u64::MAX, 0).await.unwrap().newest;
+    let entry = |foreign: &steps::Foreign| {
+        let mark = foreign.mark.map(|mark| Token::new(mark).unwrap());
+        let lease = foreign.lease.and_then(|(by, below, left)| {
+            Some(LeaseRecord {
+                owner: owner(by),
+                token: Token::new(mark?.get().checked_sub(below)?.max(1)).unwrap(),
+                expires_at: Timestamp::from_millis(i64::try_from(left).unwrap()),
+                ttl: Ttl::from_millis(100).unwrap(),
+            })
+        });
+        let resource = foreign.state.map(|(version, exists, fenced, number)| {
+            let value = number.filter(|_| exists).map(|number| FieldState {
+                value: Value::parse(&number.to_string()).unwrap(),
+                version,
+            });
+            ResourceRecord {
+                exists,
+                state: ResourceState {
+                    version,
+                    fenced,
+                    fields: value.map(|value| (field(0), value)).into_iter().collect(),
+                },
+            }
+        });
+        Entry {
+            mark,
+            lease,
+            resource,
+        }
+    };
+    let event = |sequence| Event {
+        sequence,
+        at: Timestamp::EPOCH,
+        kind: EventKind::Revoked {
+            resource: resource(0),
+            mark: Token::MIN,
+        },
+    };
+    ImportRequest {
+        entries: import
+            .entries
+            .iter()
+            .map(|(of, foreign)| Exported {
+                resource: resource(*of),
+                entry: entry(foreign),
+            })
+            .collect(),
+        as_of: Timestamp::EPOCH,
+        merge: if import.newer {
+            Merge::Newer
+        } else {
+            Merge::Refuse
+        },
+        history: match import.events {
+            None => ImportHistory::Note,
+            Some((count, after)) => {
+                ImportHistory::Append((newest + after..).take(count.into()).map(event).collect())
+            }
+        },
+    }
 }
 
 fn token(pick: Pick, mark: Option<Token>) -> Token {

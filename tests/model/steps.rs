@@ -49,7 +49,27 @@ pub(crate) enum Step {
         limit: usize,
     },
     Export,
+    Import(Import),
     Check,
+}
+
+/// What another store might have held.
+#[derive(Debug, Clone)]
+pub(crate) struct Import {
+    pub(crate) entries: Vec<(u8, Foreign)>,
+    pub(crate) newer: bool,
+    /// How many events come along, and from how far after the newest.
+    pub(crate) events: Option<(u8, u64)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Foreign {
+    pub(crate) mark: Option<u64>,
+    /// Owner, by how much its token is below the mark, and the time left;
+    /// 0: it was released.
+    pub(crate) lease: Option<(u8, u64, u64)>,
+    /// Version, whether it exists, whether it is fenced, and a field's value.
+    pub(crate) state: Option<(u64, bool, bool, Option<i64>)>,
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +133,7 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         1 => (0_u64..12, 0_usize..6).prop_map(|(back, limit)| Step::Events { back, limit }),
         1 => Just(Step::Export),
+        1 => import().prop_map(Step::Import),
         1 => Just(Step::Check),
     ]
 }
@@ -163,6 +184,31 @@ fn commit() -> impl Strategy<Value = Commit> {
             checks,
             writes,
         })
+}
+
+fn import() -> impl Strategy<Value = Import> {
+    let foreign = (
+        option::weighted(0.8, 1_u64..6),
+        option::of((0..OWNERS, 0_u64..2, prop_oneof![Just(0), 1_u64..200])),
+        option::weighted(
+            0.8,
+            (
+                1_u64..6,
+                prop::bool::weighted(0.8),
+                any::<bool>(),
+                option::of(any::<i64>()),
+            ),
+        ),
+    )
+        .prop_map(|(mark, lease, state)| Foreign { mark, lease, state });
+    let events = option::weighted(0.4, (0_u8..3, prop_oneof![4 => Just(1), 1 => 0_u64..4]));
+    (distinct(0..3), vec(foreign, 2), any::<bool>(), events).prop_map(
+        |(resources, foreign, newer, events)| Import {
+            entries: resources.into_iter().zip(foreign).collect(),
+            newer,
+            events,
+        },
+    )
 }
 
 fn change() -> impl Strategy<Value = Change> {

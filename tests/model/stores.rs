@@ -8,6 +8,9 @@ use statepact::backend::embedded::EmbeddedOptions;
 use statepact::backend::memory::Memory;
 use statepact::clock::ManualClock;
 
+#[cfg(feature = "redis")]
+use super::redis_server;
+
 /// How many events a store keeps: few, so that pruning happens.
 pub(crate) const HISTORY: u64 = 20;
 
@@ -15,6 +18,8 @@ pub(crate) const HISTORY: u64 = 20;
 pub(crate) struct Stores {
     folder: tempfile::TempDir,
     made: u64,
+    #[cfg(feature = "redis")]
+    redis: redis_server::Server,
 }
 
 impl Stores {
@@ -30,6 +35,8 @@ impl Stores {
         Self {
             folder: folder.unwrap(),
             made: 0,
+            #[cfg(feature = "redis")]
+            redis: redis_server::Server::start_with("redis-server", &[]).unwrap(),
         }
     }
 
@@ -53,9 +60,21 @@ impl Stores {
             let _ = std::fs::remove_file(before);
         }
         let memory = Memory::with_clock_and_history(clock.clone(), HISTORY);
-        vec![
+        let mut stores: Vec<(&'static str, SharedBackend)> = vec![
             ("memory", Arc::new(memory)),
             ("embedded", Arc::new(embedded)),
-        ]
+        ];
+        #[cfg(feature = "redis")]
+        {
+            self.redis.done(&["FLUSHALL"]).unwrap();
+            let store = statepact::backend::redis::RedisOptions::new(self.redis.url())
+                .clock(clock.clone())
+                .history(HISTORY)
+                .open()
+                .await
+                .unwrap();
+            stores.push(("redis", Arc::new(store)));
+        }
+        stores
     }
 }

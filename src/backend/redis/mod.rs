@@ -11,8 +11,8 @@ use ::redis::Value as Reply;
 use async_trait::async_trait;
 
 use super::{
-    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, LeaseStatus,
-    ResourceSummary, Waiters,
+    AcquireRequest, Backend, CheckReport, CommitReceipt, CommitRequest, ExportPage, ExportRange,
+    ImportReport, ImportRequest, LeaseStatus, ResourceSummary, Waiters,
 };
 use crate::clock::{Clock, Monotonic, Timestamp};
 use crate::error::{Error, Result};
@@ -26,12 +26,14 @@ mod check;
 mod commit;
 mod connection;
 mod errors;
+mod event;
 mod health;
 mod keys;
 mod listen;
 mod options;
 mod reply;
 mod scripts;
+mod transfer;
 
 pub use options::RedisOptions;
 
@@ -263,6 +265,14 @@ impl Backend for Redis {
         let shared = &self.shared;
         let channel = shared.keys.channel();
         Some(shared.listener.waiters(shared.link.target(), channel))
+    }
+
+    async fn export(&self, range: &ExportRange) -> Result<ExportPage> {
+        self.shared.export(range).await
+    }
+
+    async fn import(&self, request: &ImportRequest) -> Result<ImportReport> {
+        self.shared.import(request).await
     }
 
     async fn check(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<CheckReport> {

@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use ::redis::Value as Reply;
-use serde::Deserialize;
 
+use super::event::StoredEvent;
 use crate::clock::Timestamp;
 use crate::error::{Error, LossReason, Result};
-use crate::event::{Event, EventKind, ResourceChange};
+use crate::event::Event;
 use crate::lease::Token;
 use crate::resource::{
-    AgentName, FieldName, FieldState, MAX_STATE_BYTES, OwnerName, ResourceName, ResourceState, Ttl,
-    Value,
+    FieldName, FieldState, MAX_STATE_BYTES, OwnerName, ResourceState, Ttl, Value,
 };
-use crate::rules::{Entry, LeaseRecord};
+use crate::rules::{Entry, LeaseRecord, ResourceRecord};
 
 /// The parts of an answer, read one after another.
 #[derive(Debug)]
@@ -30,7 +29,8 @@ impl Parts {
         let mut parts = Self::new(answer, format!("answer of script `{script}`"));
         match parts.text()?.as_str() {
             "acquired" | "renewed" | "released" | "revoked" | "committed" | "status" | "now"
-            | "states" | "list" | "events" | "check" | "receipts" | "access" => Ok(parts),
+            | "states" | "list" | "events" | "check" | "receipts" | "access" | "export"
+            | "imported" => Ok(parts),
             refusal => Err(parts.refusal(refusal)?),
         }
     }
@@ -209,9 +209,15 @@ impl Parts {
     }
 
     /// A state, as `HGETALL` gives its hash under `key`.
-    pub(super) fn state(mut self, key: &str) -> Result<ResourceState> {
+    pub(super) fn state(self, key: &str) -> Result<ResourceState> {
+        Ok(self.record(key)?.state)
+    }
+
+    /// A state, and whether it exists or was deleted.
+    pub(super) fn record(mut self, key: &str) -> Result<ResourceRecord> {
         self.place = format!("key `{key}`");
         let (mut version, mut fenced, mut bytes) = (None, None, None);
+        let mut exists = true;
         let mut values: BTreeMap<FieldName, Value> = BTreeMap::new();
         let mut versions: BTreeMap<FieldName, u64> = BTreeMap::new();
         while !self.is_empty() {
@@ -229,9 +235,7 @@ impl Parts {
                     "version" => version = Some(self.number()?),
                     "fenced" => fenced = Some(self.flag()?),
                     "bytes" => bytes = Some(self.number::<usize>()?),
-                    "exists" => {
-                        self.flag()?;
-                    }
+                    "exists" => exists = self.flag()?,
                     other => return Err(self.wrong(&format!("{other:?}"))),
                 },
             }
@@ -256,10 +260,13 @@ impl Parts {
         if let Some((field, _)) = versions.pop_first() {
             return Err(self.wrong(&format!("field `{field}` without a value")));
         }
-        Ok(ResourceState {
-            version,
-            fenced,
-            fields,
+        Ok(ResourceRecord {
+            exists,
+            state: ResourceState {
+                version,
+                fenced,
+                fields,
+            },
         })
     }
 
@@ -289,150 +296,8 @@ impl Parts {
         let text = fields.text()?;
         let stored: StoredEvent = serde_json::from_str(&text)
             .map_err(|error| fields.wrong(&format!("JSON that does not decode ({error})")))?;
-        let wrong = |error: Error| fields.wrong(&error.to_string());
-        Ok(Event {
-            sequence,
-            at: Timestamp::from_millis(stored.at.0),
-            kind: stored.kind.into_kind().map_err(wrong)?,
-        })
-    }
-}
-
-/// A number that is stored as text, so that Lua keeps all its digits.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "String")]
-struct Digits<T: std::str::FromStr>(T);
-
-impl<T: std::str::FromStr> TryFrom<String> for Digits<T> {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-            .map(Self)
-            .map_err(|_| format!("`{text}` is no number"))
-    }
-}
-
-/// An event as `write.lua` stores it. What is empty is left out: Lua cannot
-/// tell an empty list from an empty map.
-#[derive(Debug, Deserialize)]
-struct StoredEvent {
-    at: Digits<i64>,
-    #[serde(flatten)]
-    kind: StoredKind,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum StoredKind {
-    Acquired {
-        resource: ResourceName,
-        owner: OwnerName,
-        token: Digits<u64>,
-        expires: Digits<i64>,
-        ttl: Digits<u64>,
-        created: Option<Digits<u64>>,
-    },
-    Released {
-        resource: ResourceName,
-        owner: OwnerName,
-        token: Digits<u64>,
-    },
-    Revoked {
-        resource: ResourceName,
-        mark: Digits<u64>,
-    },
-    Committed {
-        agent: AgentName,
-        id: Option<String>,
-        #[serde(default)]
-        fences: Vec<(ResourceName, Digits<u64>)>,
-        #[serde(default)]
-        changes: Vec<StoredChange>,
-    },
-}
-
-#[derive(Debug, Deserialize)]
-struct StoredChange {
-    resource: ResourceName,
-    version: Digits<u64>,
-    deleted: bool,
-    fenced: bool,
-    #[serde(default)]
-    fields: Vec<(FieldName, Option<String>)>,
-}
-
-impl StoredKind {
-    fn into_kind(self) -> Result<EventKind> {
-        Ok(match self {
-            Self::Acquired {
-                resource,
-                owner,
-                token,
-                expires,
-                ttl,
-                created,
-            } => EventKind::Acquired {
-                resource,
-                owner,
-                token: Token::new(token.0)?,
-                expires_at: Timestamp::from_millis(expires.0),
-                ttl: Ttl::from_millis(ttl.0)?,
-                created: created.map(|version| version.0),
-            },
-            Self::Released {
-                resource,
-                owner,
-                token,
-            } => EventKind::Released {
-                resource,
-                owner,
-                token: Token::new(token.0)?,
-            },
-            Self::Revoked { resource, mark } => EventKind::Revoked {
-                resource,
-                mark: Token::new(mark.0)?,
-            },
-            Self::Committed {
-                agent,
-                id,
-                fences,
-                changes,
-            } => EventKind::Committed {
-                agent,
-                id: id.map(|id| id.parse()).transpose()?,
-                fences: fences
-                    .into_iter()
-                    .map(|(resource, token)| Ok((resource, Token::new(token.0)?)))
-                    .collect::<Result<_>>()?,
-                changes: changes
-                    .into_iter()
-                    .map(StoredChange::into_change)
-                    .collect::<Result<_>>()?,
-            },
-        })
-    }
-}
-
-impl StoredChange {
-    fn into_change(self) -> Result<ResourceChange> {
-        let mut fields = self
-            .fields
-            .into_iter()
-            .map(|(field, text)| Ok((field, text.as_deref().map(Value::parse).transpose()?)))
-            .collect::<Result<Vec<_>>>()?;
-        // A replacement first deletes what it does not name, which the script
-        // found in the order of the hash.
-        let deleted = fields.iter().take_while(|(_, value)| value.is_none());
-        let deleted = deleted.count();
-        if let Some(deleted) = fields.get_mut(..deleted) {
-            deleted.sort_by(|(a, _), (b, _)| a.cmp(b));
-        }
-        Ok(ResourceChange {
-            resource: self.resource,
-            version: self.version.0,
-            deleted: self.deleted,
-            fenced: self.fenced,
-            fields,
-        })
+        stored
+            .into_event(sequence)
+            .map_err(|error| fields.wrong(&error.to_string()))
     }
 }

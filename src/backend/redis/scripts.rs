@@ -65,6 +65,8 @@ scripts! {
     READ = "read", false;
     LIST = "list", false;
     EVENTS = "events", false;
+    EXPORT = "export", false;
+    IMPORT = "import", true;
     CHECK = "check", false;
     RECEIPTS = "receipts", false;
     ACCESS = "access", false;
