@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use statepact::backend::Backend;
 use statepact::backend::redis::{Redis, RedisOptions};
+use statepact::backend::{Backend, Change};
 use statepact::{Error, ErrorKind};
 
 use crate::server::Server;
 use crate::support::{
-    Env, LONG, Tested, case_list, ensure, fails, lease, private, put, same, until, value,
+    Env, LONG, Tested, case_list, ensure, fails, lease, private, put, same, set_with_id, until,
+    value,
 };
 
 case_list! { "settings":
@@ -19,11 +20,13 @@ case_list! { "settings":
     a_wrong_password_is_refused_with_what_to_do,
     a_user_without_config_is_warned_of,
     a_user_who_lacks_a_command_is_refused_before_anything_is_done,
+    the_documented_permissions_are_enough,
     a_user_who_may_not_publish_is_warned_of_and_works,
     a_full_server_refuses_writes_and_changes_nothing,
     a_replica_is_unavailable_for_writes,
     a_server_that_runs_a_long_script_is_busy,
     databases_and_sockets_are_taken_from_the_url,
+    a_server_is_reached_by_tls_when_its_certificate_is_trusted,
 }
 
 async fn a_server_in_order_is_not_warned_of(env: Env) -> Tested {
@@ -119,6 +122,57 @@ async fn a_user_who_lacks_a_command_is_refused_before_anything_is_done(_: Env) -
         same("the keys", server.done(&["DBSIZE"])?, ":0".to_owned())?;
     }
     Ok(())
+}
+
+async fn the_documented_permissions_are_enough(_: Env) -> Tested {
+    let page = include_str!("../../docs/redis-keys.md");
+    let (_, block) = page.split_once("```text\n").ok_or("no block")?;
+    let (block, _) = block.split_once("```").ok_or("no end of the block")?;
+    let words: Vec<&str> = block.split_ascii_whitespace().collect();
+    let server = private(&[])?;
+    server.done(&words)?;
+    let at = format!("127.0.0.1:{}", server.port());
+    let store = Redis::open(&format!("redis://worker:PASSWORD@{at}")).await?;
+    same("the warnings", store.warnings(), Vec::new())?;
+    // History is pruned, and every kind of call is made.
+    let store = RedisOptions::new(format!("redis://worker:PASSWORD@{at}"))
+        .history(3)
+        .open()
+        .await?;
+    for at in 0..10 {
+        let taken = lease(&store, "job", "a").await?;
+        store.renew(&taken, taken.ttl).await?;
+        let mut commit = set_with_id("job", "1", at);
+        commit.fences.push(taken.fence());
+        store.commit(&commit).await?;
+        store.revoke(&taken.resource).await?;
+        let mut deletion = commit.clone();
+        deletion.id = None;
+        deletion.fences.clear();
+        for write in &mut deletion.writes {
+            write.change = Change::Delete;
+        }
+        store.commit(&deletion).await?;
+    }
+    same(
+        "a released lease",
+        {
+            let taken = lease(&store, "job", "a").await?;
+            store.release(&taken).await?
+        },
+        true,
+    )?;
+    store.list("", None, 9).await?;
+    store.check(&|_| {}).await?;
+    let held = lease(&store, "job", "a").await?;
+    let _waiting = store.waiters();
+    until("the subscription", async || {
+        let channel = "{statepact}:released";
+        let count = "return redis.call('PUBSUB', 'NUMSUB', ARGV[1])[2]";
+        Ok(server.done(&["EVAL", count, "0", channel])? == ":1")
+    })
+    .await?;
+    ensure("the last release", store.release(&held).await?)
 }
 
 async fn a_user_who_may_not_publish_is_warned_of_and_works(_: Env) -> Tested {
@@ -250,4 +304,82 @@ async fn databases_and_sockets_are_taken_from_the_url(_: Env) -> Tested {
         ErrorKind::InvalidArgument,
         "frobnicate",
     )
+}
+
+/// An authority, a certificate of it for `localhost`, and a stranger.
+fn make_certificates(folder: &std::path::Path) -> Tested {
+    let openssl = |arguments: &str| {
+        let made = std::process::Command::new("openssl")
+            .args(arguments.split_ascii_whitespace())
+            .current_dir(folder)
+            .output()?;
+        ensure(
+            &String::from_utf8_lossy(&made.stderr),
+            made.status.success(),
+        )
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    for authority in ["authority", "stranger"] {
+        openssl(&format!(
+            "req -x509 {key} -days 2 -keyout {authority}.key -out {authority}.crt -subj /CN={authority}"
+        ))?;
+    }
+    openssl(&format!(
+        "req {key} -keyout server.key -out server.csr -subj /CN=localhost"
+    ))?;
+    std::fs::write(folder.join("names"), "subjectAltName=DNS:localhost\n")?;
+    openssl(
+        "x509 -req -in server.csr -CA authority.crt -CAkey authority.key -CAcreateserial \
+         -days 2 -extfile names -out server.crt",
+    )
+}
+
+async fn a_server_is_reached_by_tls_when_its_certificate_is_trusted(_: Env) -> Tested {
+    let folder = tempfile::tempdir()?;
+    make_certificates(folder.path())?;
+    let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
+    let _server = private(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        &file("server.crt"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-ca-cert-file",
+        &file("authority.crt"),
+        "--tls-auth-clients",
+        "no",
+    ])?;
+    let url = format!("rediss://localhost:{port}");
+    let store = RedisOptions::new(&url)
+        .ca_file(file("authority.crt"))
+        .open()
+        .await?;
+    put(&store, "a", "1").await?;
+    same("the value", value(&store, "a").await?, Some("1".to_owned()))?;
+    for (what, url) in [
+        ("an authority that this machine does not know", url.clone()),
+        (
+            "another authority",
+            format!("{url}?ca_file={}", file("stranger.crt")),
+        ),
+        (
+            "another name than the certificate's",
+            format!(
+                "rediss://127.0.0.1:{port}?ca_file={}",
+                file("authority.crt")
+            ),
+        ),
+    ] {
+        fails(
+            what,
+            Redis::open(&url).await,
+            ErrorKind::Storage,
+            "certificate",
+        )?;
+    }
+    Ok(())
 }

@@ -1,9 +1,12 @@
 //! How to open a store on a Redis server.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use ::redis::{
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates,
+};
 
 use super::Redis;
 use super::connection::Target;
@@ -13,8 +16,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 
 /// What a URL may say after `?`.
-const URL_OPTIONS: &str =
-    "prefix, history, connect_timeout_ms, timeout_ms, allow_eviction; for a socket user, pass, db";
+const URL_OPTIONS: &str = "prefix, history, connect_timeout_ms, timeout_ms, allow_eviction, ca_file; for a socket user, pass, db";
 
 /// How to open a store on a Redis or Valkey server.
 ///
@@ -41,6 +43,7 @@ pub struct RedisOptions {
     timeout: Option<Duration>,
     history: Option<u64>,
     allow_eviction: Option<bool>,
+    ca_file: Option<PathBuf>,
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -53,6 +56,7 @@ impl std::fmt::Debug for RedisOptions {
             .field("timeout", &self.timeout)
             .field("history", &self.history)
             .field("allow_eviction", &self.allow_eviction)
+            .field("ca_file", &self.ca_file)
             .field("clock", &self.clock)
             .finish_non_exhaustive()
     }
@@ -73,8 +77,8 @@ impl RedisOptions {
     /// `redis://[USER][:PASSWORD]@HOST[:PORT][/DB]`, the same with `rediss:`
     /// for TLS, or `redis+unix:///PATH` for a socket; `valkey` may stand for
     /// `redis` in each. The options below can be given after `?`, as
-    /// `prefix=…`, `history=…`, `connect_timeout_ms=…`, `timeout_ms=…` and
-    /// `allow_eviction=true`; a method called here wins over the URL.
+    /// `prefix=…`, `history=…`, `connect_timeout_ms=…`, `timeout_ms=…`,
+    /// `allow_eviction=true` and `ca_file=…`; a method called here wins over the URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -83,6 +87,7 @@ impl RedisOptions {
             timeout: None,
             history: None,
             allow_eviction: None,
+            ca_file: None,
             clock: None,
         }
     }
@@ -129,6 +134,14 @@ impl RedisOptions {
         self
     }
 
+    /// A PEM file with the authorities that may vouch for the server, instead
+    /// of those that this machine trusts. For `rediss:` URLs.
+    #[must_use]
+    pub fn ca_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.ca_file = Some(path.as_ref().to_owned());
+        self
+    }
+
     /// For tests: the time of this clock instead of the server's (R11). It is
     /// sent along with every call, and all handles of the store must have it.
     #[must_use]
@@ -151,7 +164,7 @@ impl RedisOptions {
     pub(super) fn settle(mut self) -> Result<Settled> {
         let info = self.read_url()?;
         let server = info.addr().to_string();
-        let client = ::redis::Client::open(info).map_err(|error| bad_url(&error.to_string()))?;
+        let client = self.client(info)?;
         Ok(Settled {
             target: Target {
                 client,
@@ -167,10 +180,37 @@ impl RedisOptions {
         })
     }
 
+    fn client(&self, info: ConnectionInfo) -> Result<Client> {
+        let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        if is_tls {
+            // Without one the library would panic in an application that has
+            // several to choose from; one that is installed already stays.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let client = match &self.ca_file {
+            None => Client::open(info),
+            Some(path) if is_tls => {
+                let certificates = std::fs::read(path).map_err(|error| Error::Storage {
+                    message: format!("cannot read ca_file `{}`: {error}", path.display()),
+                })?;
+                let certificates = TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(certificates),
+                };
+                Client::build_with_tls(info, certificates)
+            }
+            Some(_) => return Err(bad_url("`ca_file` needs the scheme `rediss` or `valkeys`")),
+        };
+        client.map_err(|error| bad_url(&error.to_string()))
+    }
+
     /// Takes the options out of the URL, and leaves the server's address.
     fn read_url(&mut self) -> Result<ConnectionInfo> {
         let mut url = ::redis::parse_redis_url(&self.url)
             .ok_or_else(|| bad_url("it is not of the form redis://USER:PASSWORD@HOST:PORT/DB"))?;
+        if url.fragment().is_some() {
+            return Err(bad_url("it has a `#`: in names and passwords write %23"));
+        }
         let options: Vec<(String, String)> = url.query_pairs().into_owned().collect();
         let is_socket = url.scheme().ends_with("unix");
         let mut left = Vec::new();
@@ -196,6 +236,9 @@ impl RedisOptions {
                         .parse()
                         .map_err(|_| bad_url("`allow_eviction` is neither `true` nor `false`"))?;
                     self.allow_eviction.get_or_insert(allow);
+                }
+                "ca_file" => {
+                    self.ca_file.get_or_insert(value.into());
                 }
                 "user" | "pass" | "db" if is_socket => left.push((name, value)),
                 _ => {
@@ -278,6 +321,8 @@ mod tests {
             "redis://u:secret@host?history=-1",
             "redis://u:secret@host?allow_eviction=perhaps",
             "redis://u:secret@host?db=1",
+            "redis://u:secret@host?ca_file=x",
+            "rediss://u:secret@host/#insecure",
         ] {
             let Err(Error::InvalidArgument { message, .. }) = RedisOptions::new(url).settle()
             else {
