@@ -12,6 +12,11 @@ mod model {
     mod steps;
     mod stores;
 
+    #[cfg(feature = "postgres")]
+    #[allow(dead_code, reason = "other tests use the rest")]
+    #[path = "../servers/postgres.rs"]
+    mod postgres_server;
+
     #[cfg(feature = "redis")]
     #[allow(dead_code, reason = "other tests use the rest")]
     #[path = "../servers/redis.rs"]

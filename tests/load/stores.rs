@@ -6,6 +6,8 @@ use statepact::backend::SharedBackend;
 use statepact::backend::memory::Memory;
 
 use super::clients::load;
+#[cfg(feature = "postgres")]
+use super::postgres_server;
 #[cfg(feature = "redis")]
 use super::redis_server;
 
@@ -34,6 +36,16 @@ async fn redis() {
     let server = redis_server::Server::start("redis-server", &[]).unwrap();
     load("redis", async || {
         statepact::backend::open(&server.url()).await.unwrap()
+    })
+    .await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres() {
+    let server = postgres_server::Server::start();
+    load("postgres", async || {
+        statepact::backend::open(&server.url("load")).await.unwrap()
     })
     .await;
 }

@@ -59,7 +59,7 @@ fn r30_every_backend_gives_the_same_answers() {
         .enable_all()
         .build()
         .unwrap();
-    let stores = std::cell::RefCell::new(Stores::start());
+    let stores = std::cell::RefCell::new(runtime.block_on(Stores::start()));
     let mut runner = TestRunner::new(Config {
         cases: u32::try_from(sequences).unwrap(),
         rng_seed: RngSeed::Fixed(seed),

@@ -8,6 +8,8 @@ use statepact::backend::embedded::EmbeddedOptions;
 use statepact::backend::memory::Memory;
 use statepact::clock::ManualClock;
 
+#[cfg(feature = "postgres")]
+use super::postgres_server;
 #[cfg(feature = "redis")]
 use super::redis_server;
 
@@ -20,10 +22,68 @@ pub(crate) struct Stores {
     made: u64,
     #[cfg(feature = "redis")]
     redis: redis_server::Server,
+    #[cfg(feature = "postgres")]
+    postgres: Postgres,
+}
+
+/// A server whose one store is emptied for every sequence.
+#[cfg(feature = "postgres")]
+struct Postgres {
+    url: String,
+    client: tokio_postgres::Client,
+    _server: postgres_server::Server,
+}
+
+#[cfg(feature = "postgres")]
+impl Postgres {
+    async fn start() -> Self {
+        let server = postgres_server::Server::start();
+        server.sql("ALTER SYSTEM SET synchronous_commit = off");
+        server.sql("SELECT pg_reload_conf()");
+        let url = server.url("model");
+        // Makes the tables.
+        statepact::backend::open(&url).await.unwrap();
+        let (plain, _) = url.split_once('?').unwrap();
+        let (client, connection) = tokio_postgres::connect(plain, tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        Self {
+            url,
+            client,
+            _server: server,
+        }
+    }
+
+    async fn fresh(&self, clock: &Arc<ManualClock>) -> SharedBackend {
+        self.client
+            .batch_execute(
+                "SET search_path = model;
+                 DELETE FROM statepact_leases;
+                 DELETE FROM statepact_resources;
+                 DELETE FROM statepact_fields;
+                 DELETE FROM statepact_log;
+                 DELETE FROM statepact_receipts;
+                 UPDATE statepact_counter SET newest = 0, oldest = 1, clock = 1",
+            )
+            .await
+            .unwrap();
+        let store = statepact::backend::postgres::PostgresOptions::new()
+            .clock(clock.clone())
+            .history(HISTORY)
+            .pool_size(1)
+            .open(&self.url)
+            .await;
+        Arc::new(store.unwrap())
+    }
 }
 
 impl Stores {
-    pub(crate) fn start() -> Self {
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(clippy::unused_async, reason = "a server's client is connected to")
+    )]
+    pub(crate) async fn start() -> Self {
         // In memory where there is such a folder: what is compared here is not
         // what survives a power cut.
         let shared = std::path::Path::new("/dev/shm");
@@ -37,6 +97,8 @@ impl Stores {
             made: 0,
             #[cfg(feature = "redis")]
             redis: redis_server::Server::start_with("redis-server", &[]).unwrap(),
+            #[cfg(feature = "postgres")]
+            postgres: Postgres::start().await,
         }
     }
 
@@ -75,6 +137,8 @@ impl Stores {
                 .unwrap();
             stores.push(("redis", Arc::new(store)));
         }
+        #[cfg(feature = "postgres")]
+        stores.push(("postgres", self.postgres.fresh(clock).await));
         stores
     }
 }
