@@ -91,7 +91,7 @@ pub use resource::{
     AgentName, CommitId, FieldName, OwnerName, ResourceName, ResourceState, Ttl, Value,
 };
 pub use retry::RetryPolicy;
-pub use session::{Isolation, Session, SessionBuilder};
+pub use session::{BoxedWork, Isolation, Session, SessionBuilder};
 
 // The examples in the guides are tests.
 #[cfg(doctest)]

@@ -1,6 +1,7 @@
 //! Describing a session before it begins, and running one again.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 
 use super::{Declared, Isolation, Session};
 use crate::backend::{CommitReceipt, CommitRequest, Fence};
@@ -192,23 +193,95 @@ impl SessionBuilder {
         let manager = self.manager.clone();
         let mut attempts = Attempts::new(policy, manager.clock(), manager.random());
         loop {
-            let id = CommitId::random(manager.random());
-            let attempt = async {
-                let mut session = self.clone().begin().await?;
-                session.id = Some(session.id.unwrap_or(id));
-                let value = work(&mut session).await?;
-                Ok((session.into_request(), value))
-            };
-            let error = match attempt.await {
-                Ok((request, value)) => match send(&manager, policy, &request).await {
-                    Ok(_) => return Ok(value),
-                    Err(error) => error,
-                },
+            let error = match self.begin_attempt().await {
+                Ok(mut session) => {
+                    let worked = work(&mut session).await;
+                    match finish(&manager, policy, session, worked).await {
+                        Err(error) => error,
+                        done => return done,
+                    }
+                }
                 Err(error) => error,
             };
             attempts.after(error).await?;
         }
     }
+
+    /// As [`SessionBuilder::transact`], for a task that a runtime of several
+    /// threads may move between them: an async closure that borrows from its
+    /// surroundings cannot be shown to be `Send` yet, a boxed future can.
+    ///
+    /// ```
+    /// use statepact::{RetryPolicy, StateManager};
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let manager = StateManager::open("memory:").await?;
+    /// let name = "visits".to_owned();
+    /// let task = tokio::spawn(async move {
+    ///     manager
+    ///         .session("counter")
+    ///         .resource(name.as_str())
+    ///         .transact_boxed(RetryPolicy::default(), move |session| {
+    ///             let name = name.clone();
+    ///             Box::pin(async move {
+    ///                 let count: u64 = session.read(name.as_str(), "count").await?.unwrap_or(0) + 1;
+    ///                 session.write(name.as_str(), "count", &count)?;
+    ///                 Ok(count)
+    ///             })
+    ///         })
+    ///         .await
+    /// });
+    /// assert_eq!(task.await??, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`SessionBuilder::transact`].
+    pub async fn transact_boxed<T: Send>(
+        self,
+        policy: RetryPolicy,
+        mut work: impl for<'s> FnMut(&'s mut Session) -> BoxedWork<'s, T> + Send,
+    ) -> Result<T> {
+        let manager = self.manager.clone();
+        let mut attempts = Attempts::new(policy, manager.clock(), manager.random());
+        loop {
+            let error = match self.begin_attempt().await {
+                Ok(mut session) => {
+                    let worked = work(&mut session).await;
+                    match finish(&manager, policy, session, worked).await {
+                        Err(error) => error,
+                        done => return done,
+                    }
+                }
+                Err(error) => error,
+            };
+            attempts.after(error).await?;
+        }
+    }
+
+    /// A session whose commit has an id.
+    async fn begin_attempt(&self) -> Result<Session> {
+        let mut session = self.clone().begin().await?;
+        if session.id.is_none() {
+            session.id = Some(CommitId::random(self.manager.random()));
+        }
+        Ok(session)
+    }
+}
+
+/// The future of a piece of work on a session.
+pub type BoxedWork<'s, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 's>>;
+
+/// Commits what an attempt has done.
+async fn finish<T>(
+    manager: &StateManager,
+    policy: RetryPolicy,
+    session: Session,
+    worked: Result<T>,
+) -> Result<T> {
+    let value = worked?;
+    send(manager, policy, &session.into_request()).await?;
+    Ok(value)
 }
 
 /// Commits, sending the same request again while its outcome is unknown.

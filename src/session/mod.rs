@@ -15,7 +15,7 @@ use crate::manager::StateManager;
 use crate::resource::{AgentName, CommitId, FieldName, ResourceName, ResourceState, Value};
 
 use buffer::{Buffer, Own};
-pub use builder::SessionBuilder;
+pub use builder::{BoxedWork, SessionBuilder};
 
 /// What a session is protected from (R21); see `docs/isolation.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
