@@ -24,12 +24,23 @@ pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) struct Server {
     folder: TempDir,
     port: u16,
+    settings: &'static [&'static str],
     process: Mutex<Option<Child>>,
 }
 
 impl Server {
-    /// Makes a cluster and starts it.
+    /// Makes a cluster and starts it. It does not wait for the disk: it is not
+    /// meant to outlive the machine.
     pub(crate) fn start() -> Self {
+        Self::start_with(&["fsync=off"])
+    }
+
+    /// Makes a cluster that syncs as one in production does, and starts it.
+    pub(crate) fn start_durable() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(settings: &'static [&'static str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         give_to_server(folder.path());
         let data = folder.path().join("data");
@@ -55,6 +66,7 @@ impl Server {
         let server = Self {
             folder,
             port: free_port(),
+            settings,
             process: Mutex::default(),
         };
         server.launch();
@@ -80,6 +92,9 @@ impl Server {
             format!("ssl_key_file={}", folder.join("server.key").display()),
         ] {
             command.args(["-c", &setting]);
+        }
+        for setting in self.settings {
+            command.args(["-c", setting]);
         }
         let log = fs::OpenOptions::new()
             .create(true)

@@ -52,32 +52,7 @@ impl Store {
         trip: &mut Vec<Statement>,
     ) -> Result<Option<usize>> {
         let sql = &self.sql;
-        let mut ownership: BTreeMap<&ResourceName, Entry> = BTreeMap::new();
-        for (resource, mark) in &effects.marks {
-            loaded.entry(&mut ownership, resource).mark = Some(*mark);
-        }
-        for (resource, lease) in &effects.leases {
-            loaded.entry(&mut ownership, resource).lease = Some(lease.clone());
-        }
-        if !ownership.is_empty() {
-            let lease = |of: fn(&rules::LeaseRecord) -> i64| {
-                integers(ownership.values().map(|entry| entry.lease.as_ref().map(of)))
-            };
-            let owners: Vec<Option<String>> = ownership
-                .values()
-                .map(|entry| entry.lease.as_ref().map(|lease| lease.owner.to_string()))
-                .collect();
-            let token = |token: Token| signed(token.get());
-            let params = vec![
-                texts(ownership.keys().map(|resource| resource.as_str())),
-                integers(ownership.values().map(|entry| entry.mark.map(token))),
-                (Box::new(owners), Type::TEXT_ARRAY),
-                lease(|lease| signed(lease.token.get())),
-                lease(|lease| lease.expires_at.as_millis()),
-                lease(|lease| signed(lease.ttl.as_millis())),
-            ];
-            trip.push(Statement::query(&sql.put_leases, params));
-        }
+        self.ownership_writes(loaded, effects, trip);
         if !effects.resources.is_empty() {
             let records = &effects.resources;
             let params = vec![
@@ -116,6 +91,49 @@ impl Store {
             trip.push(Statement::query(&sql.prune, params));
         }
         Ok(append_at)
+    }
+
+    /// Rows whose mark is raised are written as a whole. In the others nothing
+    /// but the lease is, so that a transaction that has locked the mark by
+    /// checking a fence is not waited for.
+    fn ownership_writes(&self, loaded: &Loaded, effects: &Effects, trip: &mut Vec<Statement>) {
+        let mut raised: BTreeMap<&ResourceName, Entry> = BTreeMap::new();
+        for (resource, mark) in &effects.marks {
+            loaded.entry(&mut raised, resource).mark = Some(*mark);
+        }
+        let mut extended = BTreeMap::new();
+        for (resource, lease) in &effects.leases {
+            let kept = !raised.contains_key(resource);
+            let rows = if kept { &mut extended } else { &mut raised };
+            loaded.entry(rows, resource).lease = Some(lease.clone());
+        }
+        for (sql, rows, whole) in [
+            (&self.sql.put_leases, raised, true),
+            (&self.sql.update_leases, extended, false),
+        ] {
+            if rows.is_empty() {
+                continue;
+            }
+            let lease = |of: fn(&rules::LeaseRecord) -> i64| {
+                integers(rows.values().map(|entry| entry.lease.as_ref().map(of)))
+            };
+            let owners: Vec<Option<String>> = rows
+                .values()
+                .map(|entry| entry.lease.as_ref().map(|lease| lease.owner.to_string()))
+                .collect();
+            let mut params = vec![texts(rows.keys().map(|resource| resource.as_str()))];
+            if whole {
+                let token = |token: Token| signed(token.get());
+                params.push(integers(rows.values().map(|entry| entry.mark.map(token))));
+            }
+            params.extend([
+                (Box::new(owners) as Box<_>, Type::TEXT_ARRAY),
+                lease(|lease| signed(lease.token.get())),
+                lease(|lease| lease.expires_at.as_millis()),
+                lease(|lease| signed(lease.ttl.as_millis())),
+            ]);
+            trip.push(Statement::query(sql, params));
+        }
     }
 
     fn append(&self, loaded: &Loaded, effects: &Effects) -> Result<Statement> {

@@ -115,13 +115,15 @@ impl Store {
                 column(row, 4, codec::LOG, &key)?,
             )?);
         }
-        let mut expected = after.max(oldest.saturating_sub(1));
+        let mut next = after.saturating_add(1);
         for event in &events {
-            expected += 1;
-            if event.sequence != expected {
-                let key = expected.to_string();
-                return Err(corrupt(codec::LOG, &key, "the event is missing"));
+            if event.sequence != next {
+                return Err(event_missing(next));
             }
+            next += 1;
+        }
+        if events.len() < limit && next <= newest {
+            return Err(event_missing(next));
         }
         Ok(EventPage {
             next_after: events.last().map_or(after, |event| event.sequence),
@@ -196,6 +198,10 @@ impl Store {
         lent.ended();
         Ok(report)
     }
+}
+
+fn event_missing(sequence: u64) -> Error {
+    corrupt(codec::LOG, &sequence.to_string(), "the event is missing")
 }
 
 /// The newest and the oldest sequence.
@@ -325,8 +331,7 @@ impl Checking<'_> {
                 let event = codec::event(sequence, at, column(row, 4, codec::LOG, &key)?)?;
                 expected += 1;
                 if event.sequence != expected {
-                    let key = expected.to_string();
-                    return Err(corrupt(codec::LOG, &key, "the event is missing"));
+                    return Err(event_missing(expected));
                 }
                 events += 1;
             }
@@ -337,8 +342,7 @@ impl Checking<'_> {
                 if expected == newest {
                     return Ok(());
                 }
-                let key = (expected + 1).to_string();
-                return Err(corrupt(codec::LOG, &key, "the event is missing"));
+                return Err(event_missing(expected + 1));
             }
         }
     }

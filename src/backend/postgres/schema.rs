@@ -139,10 +139,14 @@ async fn read_version(lent: &Lent, options: &PostgresOptions) -> Result<Option<i
     let name = &options.schema;
     let table = format!("{}.statepact_meta", quoted(name));
     let present = Statement::query(
-        &"SELECT pg_catalog.to_regclass($1) IS NOT NULL, \
+        // Not to_regclass, which may answer from a cache that does not know yet
+        // what was committed a moment ago.
+        &"SELECT EXISTS (SELECT FROM pg_catalog.pg_class AS t \
+                JOIN pg_catalog.pg_namespace AS s ON s.oid = t.relnamespace \
+                WHERE s.nspname = $1 AND t.relname = 'statepact_meta'), \
             pg_catalog.current_setting('server_encoding')"
             .into(),
-        vec![text(&table)],
+        vec![text(name)],
     );
     let rows = ask(lent, options, present).await?;
     let row = rows.first().ok_or_else(|| no_row(name))?;

@@ -14,7 +14,10 @@ CREATE TABLE {schema}.statepact_leases (
     token bigint CHECK (token > 0),
     expires_at bigint,
     ttl bigint CHECK (ttl > 0),
-    CHECK (num_nulls(owner, token, expires_at, ttl) IN (0, 4))
+    CHECK (num_nulls(owner, token, expires_at, ttl) IN (0, 4)),
+    -- Makes the mark a part of a key, so that a lock on the key keeps it from
+    -- being raised, and nothing else from being written.
+    UNIQUE (resource, mark)
 ) WITH (fillfactor = 70);
 
 -- A deleted resource keeps its row, with its count of versions.
@@ -78,8 +81,11 @@ BEGIN
     -- Held until the caller's transaction ends: no newer token is issued
     -- before that.
     PERFORM pg_advisory_xact_lock_shared(key);
+    -- A transaction whose snapshot is older than the newest token fails to
+    -- lock the key, with 40001, instead of reading an old mark. The holder can
+    -- renew meanwhile: that leaves the key alone.
     SELECT l.mark INTO current FROM {schema}.statepact_leases l
-        WHERE l.resource = statepact_check_fence.resource;
+        WHERE l.resource = statepact_check_fence.resource FOR KEY SHARE;
     IF current IS NULL OR current < token THEN
         -- The token was issued by a life of the store that this one has not
         -- seen: it becomes the mark.

@@ -21,6 +21,7 @@ pub(super) struct Sql {
     pub(super) counter: Arc<str>,
     pub(super) counter_locked: Arc<str>,
     pub(super) put_leases: Arc<str>,
+    pub(super) update_leases: Arc<str>,
     pub(super) put_resources: Arc<str>,
     pub(super) delete_fields: Arc<str>,
     pub(super) put_fields: Arc<str>,
@@ -88,9 +89,11 @@ impl Sql {
                        FROM unnest($1, $2) AS t (name, exclusive) \
                        GROUP BY 1 ORDER BY 1) AS keys"
             )),
+            // Not FOR UPDATE: a transaction that has checked its fence does not
+            // hold up a renewal.
             leases_locked: sql(format!(
                 "SELECT resource, mark, owner, token, expires_at, ttl FROM {leases} \
-                 WHERE resource = ANY($1) ORDER BY resource FOR UPDATE"
+                 WHERE resource = ANY($1) ORDER BY resource FOR NO KEY UPDATE"
             )),
             leases: sql(format!(
                 "SELECT resource, mark, owner, token, expires_at, ttl FROM {leases} \
@@ -122,6 +125,12 @@ impl Sql {
                  ON CONFLICT (resource) DO UPDATE SET mark = EXCLUDED.mark, \
                      owner = EXCLUDED.owner, token = EXCLUDED.token, \
                      expires_at = EXCLUDED.expires_at, ttl = EXCLUDED.ttl"
+            )),
+            update_leases: sql(format!(
+                "UPDATE {leases} l SET owner = t.owner, token = t.token, \
+                     expires_at = t.expires_at, ttl = t.ttl \
+                 FROM unnest($1, $2, $3, $4, $5) AS t (resource, owner, token, expires_at, ttl) \
+                 WHERE l.resource = t.resource"
             )),
             put_resources: sql(format!(
                 "INSERT INTO {resources} (resource, present, fenced, version) \
