@@ -166,6 +166,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// What is not as it should be with the store's surroundings, each in a
+    /// sentence for a person: a server without persistence, a setting that
+    /// could not be looked at.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Acquires the lease of one resource that exists (R2 to R4).
     ///
     /// # Errors

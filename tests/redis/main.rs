@@ -17,6 +17,8 @@ use statepact::conformance::{Fixture, FixtureError, Outcome, Store, cases};
 mod server;
 
 mod cluster;
+#[cfg(feature = "cli")]
+mod command;
 mod outages;
 mod settings;
 mod stored;
@@ -89,6 +91,8 @@ fn own_cases() -> Vec<OwnCase> {
         stored::cases,
         cluster::cases,
         waiting::cases,
+        #[cfg(feature = "cli")]
+        command::cases,
     ]
     .into_iter()
     .flat_map(|cases| cases())

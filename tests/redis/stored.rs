@@ -290,7 +290,13 @@ async fn a_damaged_history_is_corrupt(_: Env) -> Tested {
         store.events(1, 9).await,
         ErrorKind::Corrupt,
         "log",
-    )
+    )?;
+    server.done(&["FLUSHALL"])?;
+    put(&store, "a", "1").await?;
+    server.done(&["XADD", "{statepact}:ids", "9-0", "id", "x"])?;
+    let answer = store.commit(&set_with_id("a", "2", 1)).await;
+    fails("a commit", answer, ErrorKind::Corrupt, "ids")?;
+    same("the newest", store.events(0, 9).await?.newest, 1)
 }
 
 async fn another_format_is_not_touched(_: Env) -> Tested {

@@ -20,16 +20,21 @@ case_list! { "waiting":
 }
 
 /// Waits with a clock that stands still: no look at the store by itself, so
-/// that only being told ends the wait.
+/// that only being told ends the wait. A wait that found the server away is
+/// begun again.
 fn wait_untimed(store: &Redis) -> JoinHandle<Result<Lease, statepact::Error>> {
     let manager =
         StateManager::new(Arc::new(store.clone())).with_clock(Arc::new(ManualClock::new()));
-    tokio::spawn(
-        manager
-            .lease("job", "waiter", Duration::from_secs(3600))
-            .wait_forever()
-            .into_future(),
-    )
+    tokio::spawn(async move {
+        loop {
+            let waiting = manager.lease("job", "waiter", Duration::from_secs(3600));
+            match waiting.wait_forever().await {
+                Err(error) if error.is_retryable() => {}
+                Err(statepact::Error::OutcomeUnknown { .. }) => {}
+                answer => return answer,
+            }
+        }
+    })
 }
 
 async fn woken(waiter: JoinHandle<Result<Lease, statepact::Error>>, token: u64) -> Tested {

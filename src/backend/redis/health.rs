@@ -31,6 +31,7 @@ pub(super) async fn examine(
 /// What could be found out; `None` where the user may not ask.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
+    version: Option<String>,
     policy: Option<String>,
     save: Option<String>,
     appendonly: Option<bool>,
@@ -43,6 +44,7 @@ impl Found {
         // says most of it.
         let info = answers.get(3).and_then(text).unwrap_or_default();
         Self {
+            version: line_of(&info, "redis_version"),
             policy: config(0).or_else(|| line_of(&info, "maxmemory_policy")),
             save: config(1),
             appendonly: config(2)
@@ -53,6 +55,15 @@ impl Found {
 
     fn judge(&self, server: &str, allow_eviction: bool) -> Result<Vec<String>> {
         let mut warnings = Vec::new();
+        if let Some(version) = &self.version
+            && is_too_old(version)
+        {
+            return Err(Error::Storage {
+                message: format!(
+                    "Redis at {server} is version {version}: 6.2 or later, or Valkey, is needed"
+                ),
+            });
+        }
         match &self.policy {
             // `volatile-…` evicts keys that have an expiry, and none of ours has.
             Some(policy) if policy.starts_with("allkeys-") => {
@@ -91,6 +102,18 @@ impl Found {
     }
 }
 
+/// Streams are trimmed by their ids since 6.2. Valkey and others that stand in
+/// for Redis name the version of it that they are like.
+fn is_too_old(version: &str) -> bool {
+    let mut parts = version
+        .split('.')
+        .map_while(|part| part.parse::<u32>().ok());
+    match (parts.next(), parts.next()) {
+        (Some(major), Some(minor)) => (major, minor) < (6, 2),
+        _ => false,
+    }
+}
+
 /// The value in an answer of `CONFIG GET` of one parameter.
 fn parameter(answer: &Value) -> Option<String> {
     match answer {
@@ -121,6 +144,7 @@ mod tests {
 
     fn found(policy: Option<&str>, save: Option<&str>, appendonly: Option<bool>) -> Found {
         Found {
+            version: None,
             policy: policy.map(str::to_owned),
             save: save.map(str::to_owned),
             appendonly,
@@ -161,6 +185,25 @@ mod tests {
                 None => assert_eq!(warnings, Vec::<String>::new()),
                 Some(says) => assert!(warnings.concat().contains(says), "{warnings:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_trim_streams_is_refused() {
+        for (version, refused) in [
+            ("2.8.24", true),
+            ("6.0.20", true),
+            ("6.2.0", false),
+            ("7.0.15", false),
+            ("10.1.0", false),
+            ("unstable", false),
+        ] {
+            let found = Found {
+                version: Some(version.to_owned()),
+                ..found(Some("noeviction"), None, Some(true))
+            };
+            let answer = found.judge("here", false);
+            assert_eq!(answer.is_err(), refused, "{version}: {answer:?}");
         }
     }
 

@@ -267,6 +267,10 @@ impl Backend for Redis {
         Some(shared.listener.waiters(shared.link.target(), channel))
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.shared.link.warnings()
+    }
+
     async fn export(&self, range: &ExportRange) -> Result<ExportPage> {
         self.shared.export(range).await
     }

@@ -163,6 +163,17 @@ impl RedisOptions {
 
     pub(super) fn settle(mut self) -> Result<Settled> {
         let info = self.read_url()?;
+        for (argument, timeout) in [
+            ("connect_timeout", self.connect_timeout),
+            ("timeout", self.timeout),
+        ] {
+            if timeout.is_some_and(|timeout| timeout.is_zero()) {
+                return Err(Error::invalid(
+                    argument,
+                    "it is zero: nothing is answered that soon",
+                ));
+            }
+        }
         let server = info.addr().to_string();
         let client = self.client(info)?;
         Ok(Settled {
@@ -322,6 +333,7 @@ mod tests {
             "redis://u:secret@host?allow_eviction=perhaps",
             "redis://u:secret@host?db=1",
             "redis://u:secret@host?ca_file=x",
+            "redis://u:secret@host?timeout_ms=0",
             "rediss://u:secret@host/#insecure",
         ] {
             let Err(Error::InvalidArgument { message, .. }) = RedisOptions::new(url).settle()

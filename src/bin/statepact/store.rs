@@ -10,6 +10,7 @@ use statepact::backend::embedded::EmbeddedOptions;
 
 use crate::args::Global;
 use crate::exit::Failure;
+use crate::output::Output;
 
 /// The store in the current folder when none is named.
 pub(crate) const DEFAULT_STORE: &str = "statepact.redb";
@@ -95,7 +96,14 @@ pub(crate) async fn open_at(
     if_absent: IfAbsent,
 ) -> Result<SharedBackend, Failure> {
     match location {
-        Location::Url(url) => Ok(statepact::backend::open(&url).await?),
+        Location::Url(url) => {
+            let backend = statepact::backend::open(&url).await?;
+            let output = Output { json: global.json };
+            for warning in backend.warnings() {
+                output.note(&format!("warning: {warning}"));
+            }
+            Ok(backend)
+        }
         Location::Path(path) => {
             look_before_opening(&path, if_absent)?;
             let mut options = EmbeddedOptions::new().create(if_absent == IfAbsent::Create);

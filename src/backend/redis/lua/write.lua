@@ -16,6 +16,9 @@ local function append(events, id)
       corrupt(key, 'it is a ' .. found .. ' instead of a ' .. kind)
     end
   end
+  if id and #redis.call('XRANGE', IDS, '(' .. meta.sequence .. '-0', '+', 'COUNT', 1) > 0 then
+    corrupt(IDS, 'it has commits after ' .. meta.sequence .. ', the newest event known')
+  end
   for _, event in ipairs(events) do
     event.at = as_text(now)
     local sequence = successor(meta.sequence)
