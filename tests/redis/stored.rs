@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use statepact::backend::memory::Memory;
 use statepact::backend::redis::{Redis, RedisOptions};
 use statepact::backend::{Backend, Fence};
 use statepact::{ErrorKind, LossReason, Token};
@@ -20,6 +21,8 @@ case_list! { "stored":
     an_evicted_mark_is_corrupt_and_not_begun_again,
     a_damaged_history_is_corrupt,
     another_format_is_not_touched,
+    history_is_pruned_as_in_memory,
+    a_state_over_64_mebibytes_is_refused,
     two_handles_count_together,
     time_never_runs_back,
 }
@@ -375,4 +378,53 @@ async fn time_never_runs_back(_: Env) -> Tested {
     let events = store.events(1, 1).await?.events;
     let at = events.first().map(|event| event.at.as_millis().to_string());
     same("the event's time", at, Some(ahead))
+}
+
+/// What of the history is left, and which ids are remembered, call by call
+/// (R26, R30).
+async fn history_is_pruned_as_in_memory(env: Env) -> Tested {
+    const KEPT: u64 = 20;
+    let store = env.options().history(KEPT).open().await?;
+    let memory =
+        Memory::with_clock_and_history(Arc::new(statepact::clock::ManualClock::new()), KEPT);
+    let both: [&dyn Backend; 2] = [&store, &memory];
+    for at in 1..=75_u64 {
+        let mut answers = Vec::new();
+        for backend in both {
+            if at % 3 == 0 {
+                let name = format!("r{at}");
+                backend.commit(&set(&name, "1")).await?;
+                backend.revoke(&res(&name)).await?;
+            }
+            let first = backend
+                .commit(&set_with_id("a", "1", u128::from(at)))
+                .await?;
+            // Sent again: the same answer, or, once forgotten, a new commit.
+            let old = u128::from(at.saturating_sub(16));
+            let again = backend.commit(&set_with_id("a", "1", old)).await?;
+            let history = backend.events(0, 1).await.map(|page| page.newest);
+            answers.push(format!("{first:?} {again:?} {history:?}"));
+        }
+        let in_memory = answers.pop();
+        same(&format!("step {at}"), answers.pop(), in_memory)?;
+    }
+    store.check(&|_| {}).await?;
+    Ok(())
+}
+
+async fn a_state_over_64_mebibytes_is_refused(env: Env) -> Tested {
+    let prefix = crate::new_prefix();
+    let store = env.options().prefix(&prefix).open().await?;
+    put(&store, "a", "1").await?;
+    // As if other fields had all but a few bytes.
+    let key = format!("{{{prefix}}}:state:a");
+    let limit = 64 << 20;
+    let nearly = (limit - 5).to_string();
+    env.server.done(&["HSET", &key, "bytes", &nearly])?;
+    // One byte goes, and seven come.
+    let answer = put(&store, "a", "1234567").await;
+    let says = (limit + 1).to_string();
+    fails("one byte more", answer, ErrorKind::InvalidArgument, &says)?;
+    put(&store, "a", "123456").await?;
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! A store on a Redis or Valkey server: 6.2 or later.
 //!
 //! Every operation is one Lua script, which the server runs as one step: it
-//! restates the rules of [`rules`](crate::rules). `docs/redis-keys.md` lists
+//! restates the rules of [`rules`]. `docs/redis-keys.md` lists
 //! the keys, and what of the server's settings safety rests on: a server that
 //! forgets a mark issues old tokens again.
 
