@@ -19,6 +19,7 @@ mod outages;
 mod proxy;
 mod suite;
 mod trips;
+mod waiting;
 
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
     dropped::add(&mut trials, &runtime);
     outages::add(&mut trials, &runtime);
     damage::add(&mut trials, &runtime);
+    waiting::add(&mut trials, &runtime);
     trips::add(&mut trials);
     let conclusion = libtest_mimic::run(&arguments, trials);
     // What is static is not dropped.

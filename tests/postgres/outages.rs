@@ -37,6 +37,11 @@ pub(crate) fn add(trials: &mut Vec<Trial>, runtime: &Arc<Runtime>) {
             "outages::connections_that_the_server_ended_are_not_noticed",
             ended,
         ),
+        trial(
+            runtime,
+            "outages::each_failure_says_what_it_means",
+            each_failure,
+        ),
         trial(runtime, "outages::waiting_for_the_pool_ends", pool_wait),
         trial(
             runtime,
@@ -302,5 +307,46 @@ async fn many_on_few() -> Result<(), Failed> {
         done??;
     }
     assert_eq!(store.events(0, 100).await?.newest, 64);
+    Ok(())
+}
+
+/// The server is made to fail with each code, at the write and at the commit
+/// itself: both are told apart from an unknown outcome.
+async fn each_failure() -> Result<(), Failed> {
+    for (code, kind, retryable) in [
+        ("40001", ErrorKind::Busy, true),
+        ("40P01", ErrorKind::Busy, true),
+        ("55P03", ErrorKind::Busy, true),
+        ("57014", ErrorKind::Busy, true),
+        ("53200", ErrorKind::Unavailable, true),
+        ("25006", ErrorKind::Unavailable, true),
+        ("53100", ErrorKind::Storage, false),
+        ("42501", ErrorKind::Storage, false),
+        ("XX001", ErrorKind::Corrupt, false),
+        ("P0001", ErrorKind::Storage, false),
+    ] {
+        for when in ["AFTER INSERT", "AFTER INSERT DEFERRED"] {
+            let schema = new_schema();
+            let store = Postgres::open(&server().url(&schema)).await?;
+            let held = lease(&store, "job", "a").await?;
+            let (create, deferred) = match when {
+                "AFTER INSERT" => ("CREATE TRIGGER", ""),
+                _ => ("CREATE CONSTRAINT TRIGGER", "DEFERRABLE INITIALLY DEFERRED"),
+            };
+            server().sql(&format!(
+                "CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$BEGIN RAISE EXCEPTION 'made to fail' USING ERRCODE = '{code}'; END$$; \
+                 {create} failing AFTER INSERT ON {schema}.statepact_log {deferred} \
+                 FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
+            ));
+            let failed = store.commit(&commit(1, Some(&held))?).await.unwrap_err();
+            assert_eq!(failed.kind(), kind, "{code} {when}: {failed}");
+            assert_eq!(failed.is_retryable(), retryable, "{code}: {failed}");
+            server().sql(&format!("DROP TRIGGER failing ON {schema}.statepact_log"));
+            assert!(store.read(&[resource("state")]).await?.remove(0).is_none());
+            // The connection is of use again, and nothing of it was lost.
+            store.commit(&commit(1, Some(&held))?).await?;
+        }
+    }
     Ok(())
 }

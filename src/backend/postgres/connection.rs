@@ -18,8 +18,7 @@ use super::tls::Tls;
 use crate::clock::{Clock, Monotonic, SystemClock};
 use crate::error::{Error, Result};
 
-pub(super) fn pool(target: Target, options: &PostgresOptions) -> Result<Pool> {
-    let tls = Tls::new(&target.trust)?;
+pub(super) fn pool(target: Target, tls: Tls, options: &PostgresOptions) -> Result<Pool> {
     let config = ManagerConfig {
         // Asks nothing of the server, so that a pooler need not keep a session.
         recycling_method: RecyclingMethod::Fast,

@@ -32,14 +32,22 @@ impl Loaded {
     }
 }
 
-/// The resource whose lease has ended with an event.
-pub(super) fn ended(event: &EventKind) -> Option<&ResourceName> {
-    match event {
+/// The resources whose leases have ended, for those who wait for them.
+pub(super) fn ended(effects: &Effects) -> Vec<&ResourceName> {
+    let by_event = effects.events.iter().filter_map(|event| match event {
         EventKind::Released { resource, .. } | EventKind::Revoked { resource, .. } => {
             Some(resource)
         }
         _ => None,
-    }
+    });
+    // R15: a commit with a token above the mark supersedes any lease.
+    let is_commit = |event: &EventKind| matches!(event, EventKind::Committed { .. });
+    let by_mark = effects
+        .marks
+        .iter()
+        .filter(|_| effects.events.iter().any(is_commit))
+        .map(|(resource, _)| resource);
+    by_event.chain(by_mark).collect()
 }
 
 impl Store {
@@ -68,7 +76,7 @@ impl Store {
             trip.push(Statement::query(&sql.put_resources, params));
             self.field_writes(loaded, records, trip);
         }
-        for resource in effects.events.iter().filter_map(ended) {
+        for resource in ended(effects) {
             trip.push(Statement::query(&sql.notify, vec![text(resource.as_str())]));
         }
         let mut oldest = loaded.oldest;

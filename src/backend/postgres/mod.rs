@@ -38,6 +38,7 @@ mod codec;
 mod connection;
 mod effects;
 mod failure;
+mod listen;
 mod options;
 mod read;
 mod schema;
@@ -232,6 +233,7 @@ impl Backend for Postgres {
     }
 
     fn waiters(&self) -> Option<&Waiters> {
+        listen::ensure(&self.store);
         Some(&self.store.waiters)
     }
 

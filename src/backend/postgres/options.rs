@@ -39,6 +39,7 @@ pub struct PostgresOptions {
     pub(super) lock_timeout: Duration,
     pub(super) history: u64,
     pub(super) migrate: bool,
+    pub(super) listen: bool,
     pub(super) clock: Option<Arc<dyn Clock>>,
 }
 
@@ -53,6 +54,7 @@ impl Default for PostgresOptions {
             lock_timeout: Duration::from_secs(5),
             history: DEFAULT_HISTORY,
             migrate: true,
+            listen: true,
             clock: None,
         }
     }
@@ -130,6 +132,16 @@ impl PostgresOptions {
     #[must_use]
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
+        self
+    }
+
+    /// Whether to hold one more connection while somebody in this process waits
+    /// for a lease, to hear at once when another process has released it. On
+    /// by default. Without it, or behind a pooler where it is of no use, who
+    /// waits looks now and then.
+    #[must_use]
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.listen = listen;
         self
     }
 

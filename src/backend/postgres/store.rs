@@ -9,8 +9,10 @@ use deadpool_postgres::Pool;
 use tokio_postgres::Row;
 
 use super::connection::{Failed, Lent, Param, Statement, integer};
+use super::listen::Listener;
 use super::options::{self, PostgresOptions};
 use super::sql::Sql;
+use super::tls::Tls;
 use super::{connection, schema};
 use crate::backend::Waiters;
 use crate::clock::{Clock, Monotonic, Timestamp};
@@ -23,7 +25,8 @@ pub(super) struct Store {
     pub(super) history: u64,
     pub(super) patience: Duration,
     pub(super) waiters: Waiters,
-    schema: String,
+    pub(super) listener: Listener,
+    pub(super) schema: String,
 }
 
 // The pool would print its configuration.
@@ -42,7 +45,9 @@ impl Store {
             options.schema.clone_from(schema);
         }
         options::check_schema(&options.schema)?;
-        let pool = connection::pool(target, &options)?;
+        let tls = Tls::new(&target.trust)?;
+        let listener = Listener::new(options.listen.then(|| (target.config.clone(), tls.clone())));
+        let pool = connection::pool(target, tls, &options)?;
         schema::migrate(&pool, &options).await?;
         Ok(Self {
             sql: Sql::new(&options),
@@ -50,6 +55,7 @@ impl Store {
             history: options.history,
             patience: options.patience(),
             waiters: Waiters::new(),
+            listener,
             schema: options.schema,
             pool,
         })

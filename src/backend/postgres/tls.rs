@@ -35,7 +35,7 @@ pub(super) enum Trust {
 }
 
 /// Makes TLS connections for the driver.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
 }

@@ -154,7 +154,7 @@ impl Store {
                 continue;
             }
             let outcome = self.second_trip(lent, &loaded, outcome, &effects).await?;
-            for resource in effects.events.iter().filter_map(ended) {
+            for resource in ended(&effects) {
                 self.waiters.lease_ended(resource);
             }
             if let Outcome::Acquired(leases) = &outcome {
