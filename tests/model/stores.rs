@@ -122,23 +122,25 @@ impl Stores {
             let _ = std::fs::remove_file(before);
         }
         let memory = Memory::with_clock_and_history(clock.clone(), HISTORY);
-        let mut stores: Vec<(&'static str, SharedBackend)> = vec![
+        vec![
             ("memory", Arc::new(memory)),
             ("embedded", Arc::new(embedded)),
-        ];
-        #[cfg(feature = "redis")]
-        {
-            self.redis.done(&["FLUSHALL"]).unwrap();
-            let store = statepact::backend::redis::RedisOptions::new(self.redis.url())
-                .clock(clock.clone())
-                .history(HISTORY)
-                .open()
-                .await
-                .unwrap();
-            stores.push(("redis", Arc::new(store)));
-        }
-        #[cfg(feature = "postgres")]
-        stores.push(("postgres", self.postgres.fresh(clock).await));
-        stores
+            #[cfg(feature = "redis")]
+            ("redis", self.fresh_redis(clock).await),
+            #[cfg(feature = "postgres")]
+            ("postgres", self.postgres.fresh(clock).await),
+        ]
+    }
+
+    #[cfg(feature = "redis")]
+    async fn fresh_redis(&self, clock: &Arc<ManualClock>) -> SharedBackend {
+        self.redis.done(&["FLUSHALL"]).unwrap();
+        let store = statepact::backend::redis::RedisOptions::new(self.redis.url())
+            .clock(clock.clone())
+            .history(HISTORY)
+            .open()
+            .await
+            .unwrap();
+        Arc::new(store)
     }
 }
