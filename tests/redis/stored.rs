@@ -18,6 +18,7 @@ case_list! { "stored":
     no_key_has_an_expiry,
     prefixes_with_braces_and_blanks_are_stores_of_their_own,
     a_damaged_key_is_corrupt_and_named,
+    a_write_refused_for_damage_changes_nothing,
     an_evicted_mark_is_corrupt_and_not_begun_again,
     a_damaged_history_is_corrupt,
     another_format_is_not_touched,
@@ -211,6 +212,38 @@ async fn a_damaged_key_is_corrupt_and_named(_: Env) -> Tested {
         let taken = lease(&store, "a", "p").await;
         ensure(&format!("{taken:?} after {damage:?}"), taken.is_err())?;
     }
+    Ok(())
+}
+
+/// R20: damage that a write meets late would leave half of it.
+async fn a_write_refused_for_damage_changes_nothing(_: Env) -> Tested {
+    let server = private(&["--enable-debug-command", "yes"])?;
+    let store = full(&server).await?;
+    // Of all keys and what is in them, whatever its order.
+    let digest = || server.done(&["DEBUG", "DIGEST"]);
+    for name in ["log", "ids", "receipts", "names", "known"] {
+        let key = format!("{{statepact}}:{name}");
+        server.done(&["RENAME", &key, "aside"])?;
+        server.done(&["SET", &key, "x"])?;
+        let before = digest()?;
+        let mut commit = set_with_id("new", "1", 99);
+        commit.fences.push(Fence {
+            resource: res("new"),
+            token: Token::MIN,
+            must_be_live: false,
+        });
+        let answer = store.commit(&commit).await;
+        fails(name, answer, ErrorKind::Corrupt, name)?;
+        fails(
+            name,
+            lease(&store, "b", "o").await,
+            ErrorKind::Corrupt,
+            name,
+        )?;
+        same(name, digest()?, before)?;
+        server.done(&["RENAME", "aside", &key])?;
+    }
+    store.check(&|_| {}).await?;
     Ok(())
 }
 
