@@ -265,7 +265,11 @@ async fn tls_trust() -> Result<(), Failed> {
         format!("&sslrootcert={}", path.replace('/', "%2F"))
     };
     let (ours, stranger) = (root("authority.crt"), root("stranger.crt"));
+    // The server's own, as when it signed it itself.
+    let own = root("server.crt");
     for (host, parameters) in [
+        ("localhost", format!("&sslmode=verify-full{own}")),
+        ("127.0.0.1", format!("&sslmode=verify-ca{own}")),
         ("localhost", format!("&sslmode=verify-full{ours}")),
         ("localhost", format!("&sslmode=verify-ca{ours}")),
         ("127.0.0.1", format!("&sslmode=verify-ca{ours}")),
@@ -277,6 +281,7 @@ async fn tls_trust() -> Result<(), Failed> {
     }
     for (host, parameters) in [
         ("127.0.0.1", format!("&sslmode=verify-full{ours}")),
+        ("127.0.0.1", format!("&sslmode=verify-full{own}")),
         ("localhost", format!("&sslmode=verify-full{stranger}")),
         ("127.0.0.1", format!("&sslmode=verify-ca{stranger}")),
         ("127.0.0.1", format!("&sslmode=require{stranger}")),

@@ -14,6 +14,10 @@ use crate::lease::Token;
 use crate::resource::{FieldName, ResourceName, Value};
 use crate::rules::{self, Effects, Entry, ResourceRecord};
 
+/// How many events are pruned at once: a store that was opened with a shorter
+/// history than before must not spend a statement's time on it.
+const MOST_PRUNED: u64 = 20_000;
+
 impl Loaded {
     /// The mark and lease of a resource as they are to be stored: at first, as
     /// they were read.
@@ -95,6 +99,7 @@ impl Store {
             trip.push(self.append_copied(loaded, &effects.copied, oldest)?);
         }
         if let Some(keep_from) = rules::prune_before(oldest, newest, self.history) {
+            let keep_from = keep_from.min(oldest.saturating_add(MOST_PRUNED));
             let params = vec![integer(signed(keep_from))];
             trip.push(Statement::query(&sql.prune, params));
         }

@@ -35,12 +35,16 @@ fn describe_server(error: &DbError) -> String {
     text.replace('\n', " ")
 }
 
-/// Whether the connection has gone: then what was sent on it may or may not
-/// have arrived.
+/// Whether the connection has gone, or goes to a server that has become a
+/// standby: then what was sent on it may or may not have arrived.
 pub(super) fn is_lost(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
         // A pooler speaks of a lost server in its own name, with class 08.
-        Some(server) => is_fatal(server) || server.code().code().starts_with("08"),
+        Some(server) => {
+            is_fatal(server)
+                || server.code().code().starts_with("08")
+                || *server.code() == SqlState::READ_ONLY_SQL_TRANSACTION
+        }
         None => true,
     }
 }
@@ -87,7 +91,11 @@ pub(super) fn before_commit(error: &tokio_postgres::Error, waited: Duration) -> 
 pub(super) fn while_committing(error: &tokio_postgres::Error, waited: Duration) -> Error {
     match error.as_db_error() {
         // The transaction was rolled back before the `COMMIT`, or by it.
-        Some(server) if !is_lost(error) => of_server(server, waited),
+        Some(server)
+            if !is_lost(error) || *server.code() == SqlState::READ_ONLY_SQL_TRANSACTION =>
+        {
+            of_server(server, waited)
+        }
         _ => Error::OutcomeUnknown {
             message: format!(
                 "the connection was lost while committing: {}",

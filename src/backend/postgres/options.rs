@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use super::super::memory::DEFAULT_HISTORY;
 use super::Postgres;
@@ -255,6 +255,10 @@ pub(super) fn parse_url(url: &str, connect_timeout: Duration) -> Result<Target> 
     if !query.contains("keepalives") {
         config.keepalives_idle(Duration::from_secs(30));
     }
+    // Of several servers the one that takes writes, unless the URL says.
+    if config.get_hosts().len() > 1 && !query.contains("target_session_attrs") {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
     Ok(Target {
         config,
         trust,
@@ -315,6 +319,25 @@ mod tests {
         assert_eq!(target.schema, None);
         assert_eq!(target.config.get_ssl_mode(), SslMode::Prefer);
         assert_eq!(target.config.get_application_name(), Some("statepact"));
+    }
+
+    #[test]
+    fn of_several_servers_it_takes_the_one_that_takes_writes() {
+        for (url, attributes) in [
+            ("postgres://a,b/d", TargetSessionAttrs::ReadWrite),
+            ("postgres://a/d", TargetSessionAttrs::Any),
+            (
+                "postgres://a,b/d?target_session_attrs=any",
+                TargetSessionAttrs::Any,
+            ),
+        ] {
+            let target = parse(url).unwrap();
+            assert_eq!(
+                target.config.get_target_session_attrs(),
+                attributes,
+                "{url}"
+            );
+        }
     }
 
     #[test]

@@ -100,19 +100,33 @@ pub(super) fn quoted(schema: &str) -> String {
 /// are; all of them end with it. A commit that the server would acknowledge
 /// before it is on disk could give a token out twice (R1, R20).
 pub(super) fn begin(options: &PostgresOptions) -> Arc<str> {
-    let millis = |timeout: Duration| timeout.as_millis().clamp(1, 2_147_483_647);
     format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-         SET LOCAL lock_timeout = {}; \
-         SET LOCAL statement_timeout = {}; \
-         SET LOCAL idle_in_transaction_session_timeout = {}; \
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {}; \
          SELECT pg_catalog.set_config('synchronous_commit', 'on', true) \
          WHERE pg_catalog.current_setting('synchronous_commit') = 'off'",
+        limits(options),
+    )
+    .into()
+}
+
+/// Begins a transaction that reads several times from one snapshot.
+pub(super) fn begin_snapshot(options: &PostgresOptions) -> Arc<str> {
+    format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {}",
+        limits(options)
+    )
+    .into()
+}
+
+fn limits(options: &PostgresOptions) -> String {
+    let millis = |timeout: Duration| timeout.as_millis().clamp(1, 2_147_483_647);
+    format!(
+        "SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; \
+         SET LOCAL idle_in_transaction_session_timeout = {}",
         millis(options.lock_timeout),
         millis(options.statement_timeout),
         millis(options.patience()),
     )
-    .into()
 }
 
 fn refuse_newer(schema: &str, found: Option<i32>) -> Result<()> {

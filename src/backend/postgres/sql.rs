@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::options::PostgresOptions;
-use super::schema::{begin, quoted};
+use super::schema::{begin, begin_snapshot, quoted};
 
 /// Every name is qualified: nothing rests on a session's search path.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Sql {
         let sql = |text: String| -> Arc<str> { text.into() };
         Self {
             begin: begin(options),
-            begin_snapshot: sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned()),
+            begin_snapshot: begin_snapshot(options),
             rollback: "ROLLBACK".into(),
             commit: "COMMIT".into(),
             // In the order of the keys and not of the names, which may share

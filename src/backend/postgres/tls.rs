@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
@@ -63,7 +64,7 @@ fn unusable(error: &dyn std::fmt::Display) -> Error {
 }
 
 fn verifier(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>> {
-    let roots = match trust {
+    let (roots, named) = match trust {
         Trust::Anyone => {
             return Ok(Arc::new(Lenient {
                 provider: provider.clone(),
@@ -76,13 +77,13 @@ fn verifier(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn Ser
                 chain: Some(verifier(inner, provider)?),
             }));
         }
-        Trust::System => system_roots()?,
+        Trust::System => (system_roots()?, Vec::new()),
         Trust::File(path) => roots_in(path)?,
     };
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .build()
         .map_err(|error| unusable(&error))?;
-    Ok(verifier)
+    Ok(Arc::new(Named { verifier, named }))
 }
 
 fn system_roots() -> Result<RootCertStore> {
@@ -98,19 +99,73 @@ fn system_roots() -> Result<RootCertStore> {
     Ok(roots)
 }
 
-fn roots_in(path: &PathBuf) -> Result<RootCertStore> {
+fn roots_in(path: &PathBuf) -> Result<(RootCertStore, Vec<CertificateDer<'static>>)> {
     let refused = |error: &dyn std::fmt::Display| {
         Error::invalid("store", format!("sslrootcert {}: {error}", path.display()))
     };
     let mut roots = RootCertStore::empty();
+    let mut named = Vec::new();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| refused(&error))? {
         let certificate = certificate.map_err(|error| refused(&error))?;
-        roots.add(certificate).map_err(|error| refused(&error))?;
+        roots
+            .add(certificate.clone())
+            .map_err(|error| refused(&error))?;
+        named.push(certificate);
     }
     if roots.is_empty() {
         return Err(refused(&"no PEM certificate in it"));
     }
-    Ok(roots)
+    Ok((roots, named))
+}
+
+/// Believes the authorities, and a certificate that is itself in the file: a
+/// server's that it signed itself is refused as an authority that it is not.
+#[derive(Debug)]
+struct Named {
+    verifier: Arc<WebPkiServerVerifier>,
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Named {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.named.iter().any(|named| named == end_entity) {
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.verifier
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
 }
 
 /// Believes any name, and without a chain to verify any certificate.
