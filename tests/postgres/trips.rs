@@ -83,6 +83,10 @@ async fn counted() -> Result<(), Failed> {
         .await
         .unwrap_err();
     took("commit, stale", 2);
+    let mut above = commit(None, Some(&held), 4)?;
+    above.fences[0].token = statepact::Token::new(99)?;
+    store.commit(&above).await?;
+    took("commit, with a token above the mark", 4);
     for (what, trips, _) in &table {
         println!("| {what} | {trips} |");
     }
