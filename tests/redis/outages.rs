@@ -20,6 +20,7 @@ case_list! { "outages":
     what_was_acknowledged_outlives_a_kill,
     a_handle_goes_on_after_a_restart,
     scripts_that_were_flushed_are_sent_again,
+    every_call_is_one_round_trip,
     a_write_without_an_answer_is_unknown_and_can_be_sent_again,
     an_acquisition_dropped_in_flight_leaves_no_lease,
     a_server_that_is_not_there_is_unavailable,
@@ -124,6 +125,61 @@ async fn scripts_that_were_flushed_are_sent_again(_: Env) -> Tested {
         server.done(&["SCRIPT", "FLUSH"])?;
         ensure("the release", store.release(&taken).await?)?;
         same("the token", taken.token.get(), round)?;
+    }
+    Ok(())
+}
+
+async fn every_call_is_one_round_trip(_: Env) -> Tested {
+    let server = private(&[])?;
+    let store = Redis::open(&server.url()).await?;
+    // How often the server read from a connection, this question included.
+    let reads = || {
+        let count = "return tonumber(string.match(
+            redis.call('INFO', 'stats'), 'total_reads_processed:(%d+)'))";
+        let answer = server.done(&["EVAL", count, "0"])?;
+        let number: u64 = answer.trim_start_matches(':').parse()?;
+        Ok::<_, crate::server::Failure>(number)
+    };
+    let first = reads()?;
+    let question = reads()? - first;
+    // The first time, the server has to be given each script.
+    for round in 0..2 {
+        let mut before = reads()?;
+        let mut counted = |what: &str| {
+            let now = reads()?;
+            let made = now - before - question;
+            before = now;
+            if round == 0 {
+                return Ok(());
+            }
+            same(what, made, 1)
+        };
+        let names = ["a", "b", "c"].map(|name| format!("{name} {round}"));
+        let taken = lease(&store, &names[0], "a").await?;
+        counted("an acquisition")?;
+        store.renew(&taken, taken.ttl).await?;
+        counted("a renewal")?;
+        let mut commit = set_with_id(&names[0], "1", round);
+        for name in &names[1..] {
+            commit.writes.extend(set(name, "1").writes);
+        }
+        commit.fences.push(taken.fence());
+        store.commit(&commit).await?;
+        counted("a commit to three resources")?;
+        store.read(&names.clone().map(|name| res(&name))).await?;
+        counted("a read of three resources")?;
+        store.guard(&taken).await?;
+        counted("a guard")?;
+        store.list("", None, 100).await?;
+        counted("a list")?;
+        store.events(0, 100).await?;
+        counted("a page of the history")?;
+        store.release(&taken).await?;
+        counted("a release")?;
+        store.revoke(&taken.resource).await?;
+        counted("a revocation")?;
+        store.now().await?;
+        counted("the time")?;
     }
     Ok(())
 }
