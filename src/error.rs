@@ -97,7 +97,7 @@ pub enum Error {
 
     /// The lease or token no longer gives ownership (R5, R8, R13, R16). Stop
     /// the work: never retry with this token (R19).
-    #[error("lease on resource `{resource}` with token {token} is lost: {reason}")]
+    #[error("lease on resource `{resource}` with token {token} is lost: {}", display_loss(*.reason, *.token))]
     LeaseLost {
         /// The resource that the lease or fence names.
         resource: ResourceName,
@@ -205,6 +205,13 @@ pub enum Error {
         /// What was tried on which path, and what the system said.
         message: String,
     },
+}
+
+fn display_loss(reason: LossReason, token: Token) -> String {
+    match reason {
+        LossReason::Superseded { by } if by == token => "another owner has this token".to_owned(),
+        reason => reason.to_string(),
+    }
 }
 
 fn display_field(field: Option<&FieldName>) -> String {

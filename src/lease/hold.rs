@@ -121,6 +121,7 @@ impl Hold {
             deadline: sent.plus(ttl.as_duration()),
             lease: granted.first()?,
             lost: None,
+            failed: None,
         };
         let (changes, states) = watch::channel(state);
         let (stop, stopped) = oneshot::channel();
@@ -172,6 +173,8 @@ struct State {
     /// When the lease is lost unless a renewal succeeds.
     deadline: Monotonic,
     lost: Option<LossReason>,
+    /// Why the last renewal failed, if it did.
+    failed: Option<Error>,
 }
 
 impl State {
@@ -216,6 +219,12 @@ impl HeldLease {
     /// Whether the lease is lost.
     pub fn is_lost(&self) -> bool {
         self.states.borrow().loss(&*self.clock).is_some()
+    }
+
+    /// Why the last attempt to renew failed; `None` when it succeeded. After a
+    /// loss by expiry it tells what had kept the lease from being renewed.
+    pub fn renewal_error(&self) -> Option<Error> {
+        self.states.borrow().failed.clone()
     }
 
     /// Waits until the lease is lost, and says why. Any number of callers may
@@ -303,7 +312,10 @@ impl Keeper {
                         self.lose(reason);
                         return Ok(false);
                     }
-                    Err(_) => renew_at = clock.monotonic().plus(self.pause()),
+                    Err(error) => {
+                        self.changes.send_modify(|state| state.failed = Some(error));
+                        renew_at = clock.monotonic().plus(self.pause());
+                    }
                 }
                 // Only between renewals: a release must not overtake one.
                 if stopped.try_recv() != Err(oneshot::error::TryRecvError::Empty) {
@@ -346,6 +358,7 @@ impl Keeper {
         self.changes.send_modify(|state| {
             state.lease = renewed;
             state.deadline = sent.plus(self.ttl.as_duration());
+            state.failed = None;
         });
         Ok(())
     }

@@ -78,6 +78,15 @@ fn merge(there: &Entry, here: &Entry, request: &ImportRequest, now: Timestamp) -
     });
     let lease = match (moved, &here.lease) {
         (Some(moved), Some(here)) if moved.token < here.token => Some(here.clone()),
+        // Over there and over here: since when does not matter.
+        (Some(moved), Some(here))
+            if moved.token == here.token
+                && moved.expires_at <= now
+                && moved.expires_at != Timestamp::EPOCH
+                && here.expires_at <= now =>
+        {
+            Some(here.clone())
+        }
         // The same lease once more: it has the time left that it has there,
         // unless it was released here.
         (Some(moved), Some(here))

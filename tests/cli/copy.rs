@@ -83,6 +83,28 @@ fn a_copy_is_run_again_and_changes_only_what_is_new() {
 }
 
 #[test]
+fn an_expired_lease_is_copied_once() {
+    let world = World::new();
+    world
+        .words("lease acquire job --owner a --ttl 1ms")
+        .expect(0);
+    super::support::pause(5);
+    world.words("copy state.redb new.redb").expect(0);
+    let again = world
+        .words("--json copy state.redb new.redb")
+        .expect(0)
+        .json();
+    assert_eq!(again["changed"], 0);
+    // A store with a history of its own hears of it once as well.
+    world.words("--store other.redb set mine x=1").expect(0);
+    for _ in 0..2 {
+        world.words("copy state.redb other.redb").expect(0);
+    }
+    let log = world.words("--store other.redb --json log").expect(0);
+    assert_eq!(log.json_lines().len(), 2);
+}
+
+#[test]
 fn a_copy_that_follows_holds_what_was_written_until_it_was_stopped() {
     let world = filled();
     let following = world.start(["--json", "copy", "state.redb", "new.redb", "--follow"]);

@@ -220,6 +220,9 @@ fn a_command_line_that_is_none_is_usage() {
         assert!(!ran.err.is_empty(), "{line}");
         let error = world.words(&format!("--json {line}")).expect(2).error();
         assert_eq!(error["kind"], "usage", "{line}");
+        let message = error["message"].as_str().unwrap();
+        let missing = message.contains("required arguments");
+        assert!(!missing || message.contains('<'), "{line}: {message}");
     }
     assert!(!world.store().exists());
 }
@@ -251,7 +254,7 @@ fn a_store_that_is_a_folder() {
 #[test]
 fn a_store_in_a_folder_that_is_missing() {
     let world = World::new();
-    let said = on(&world.path("missing/state.redb"), 2);
+    let said = on(&world.path("missing/state.redb"), 1);
     assert!(
         said.contains("does not exist") && said.contains("mkdir"),
         "{said}"
@@ -325,6 +328,10 @@ fn a_store_with_spaces_other_letters_and_no_utf_8_in_its_path() {
 #[test]
 fn store_urls_that_are_none() {
     refused(vec![
+        bad("--store memory:x ls", "--store", "give a path"),
+        bad("--store file: ls", "--store", "give a path"),
+        bad("copy memory: other.redb", "FROM", "give a path"),
+        bad("copy state.redb memory:", "TO", "give a path"),
         bad("--store memory: ls", "--store", "give a path"),
         bad("--store mysql://host/db ls", "store", "mysql"),
         with(bad("--store X ls", "--store", "give a path"), 1, b""),
@@ -400,5 +407,26 @@ fn a_read_only_disk_gives_one_clear_line() {
     assert_eq!(ran.err.lines().count(), 2, "{ran:#?}");
     for line in ran.err.lines() {
         assert!(line.contains("Read-only file system"), "{line}");
+    }
+}
+
+#[test]
+fn a_damaged_store_is_one_line_and_status_7() {
+    let world = World::new();
+    for number in 0..4 {
+        world.run(["set", &format!("r/{number}"), "x=1"]).expect(0);
+    }
+    let whole = std::fs::read(world.store()).unwrap();
+    for from in [0, 512, 4096, 8192] {
+        let mut damaged = whole.clone();
+        for at in (from..damaged.len()).step_by(512) {
+            let end = (at + 8).min(damaged.len());
+            damaged[at..end].fill(0xA5);
+        }
+        std::fs::write(world.store(), &damaged).unwrap();
+        let ran = world.words("ls").expect(7);
+        assert!(ran.error_line().contains("corrupt"), "{from}: {ran:?}");
+        world.words("--json check").expect(7).error();
+        assert_eq!(std::fs::read(world.store()).unwrap(), damaged, "{from}");
     }
 }

@@ -101,6 +101,36 @@ fn the_loss_is_an_error_object_in_json() {
 }
 
 #[test]
+fn a_lease_that_could_not_be_renewed_says_why_it_was_lost() {
+    let world = World::new();
+    let run = world.start([
+        "--json", "run", "backup", "--ttl", "900ms", "--", "sleep", "600",
+    ]);
+    world.wait_until_held("backup");
+    std::fs::rename(world.store(), world.path("moved.redb")).unwrap();
+    let error = run.end().expect(4).error();
+    assert_eq!(error["reason"], "expired");
+    let cause = error["cause"].as_str().unwrap();
+    assert!(cause.contains("state.redb"), "{cause}");
+}
+
+#[test]
+fn a_lease_that_could_not_be_released_is_warned_of() {
+    let world = World::new();
+    let script = "mv state.redb moved.redb";
+    let ran = world
+        .start(["--json", "run", "backup", "--", "sh", "-c", script])
+        .end();
+    let ran = ran.expect(0);
+    assert!(ran.err.starts_with("{\"warning\":"), "{ran:?}");
+    let ran = world
+        .start(["run", "backup", "--", "sh", "-c", script])
+        .end()
+        .expect(0);
+    assert!(ran.err.contains("could not be released"), "{ran:?}");
+}
+
+#[test]
 fn a_command_that_ignores_sigterm_is_killed_after_the_grace_period() {
     let world = World::new();
     let script = "trap '' TERM; echo $$ > leader; while :; do sleep 0.05; done";

@@ -132,6 +132,31 @@ fn status_4_for_a_lease_that_expired_though_nobody_took_over() {
 }
 
 #[test]
+fn a_lease_of_another_owner_is_not_renewed_by_its_token() {
+    let world = World::new();
+    world.words("lease acquire job --owner a").expect(0);
+    let refused = world.words("lease renew job --owner b --token 1").expect(4);
+    let line = refused.error_line();
+    assert!(line.contains("another owner has this token"), "{line}");
+}
+
+#[test]
+fn a_lease_that_is_extended_shows_the_time_that_it_has_left() {
+    let world = World::new();
+    world
+        .words("lease acquire job --owner a --ttl 1h")
+        .expect(0);
+    // R3: never shortened.
+    let again = world
+        .words("lease acquire job --owner a --ttl 1s")
+        .expect(0);
+    assert!(
+        again.out.contains("(in 59m 59s)") || again.out.contains("(in 1h)"),
+        "{again:?}"
+    );
+}
+
+#[test]
 fn status_5_for_a_conflict() {
     let world = World::new();
     world.words("set job a=1 --if-version 0").expect(0);
@@ -141,6 +166,12 @@ fn status_5_for_a_conflict() {
         .error();
     assert_eq!(error["kind"], "conflict");
     assert_eq!(error["resource"], "job");
+    assert_eq!(error["version"], 1);
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("--if-version") && message.contains("version 1"),
+        "{message}"
+    );
     let version = world.words("--json get job").json()["version"].clone();
     let stale = format!("rm job --if-version {}", version.as_u64().unwrap() + 1);
     world.words(&stale).expect(5);

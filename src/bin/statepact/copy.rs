@@ -21,7 +21,10 @@ pub(crate) async fn copy(
     args: &CopyArgs,
     output: Output,
 ) -> Result<ExitCode, Failure> {
-    let (from, to) = (Location::parse(&args.from)?, Location::parse(&args.to)?);
+    let (from, to) = (
+        Location::parse(&args.from, "FROM")?,
+        Location::parse(&args.to, "TO")?,
+    );
     if from.absolute()? == to.absolute()? {
         return Err(Failure::argument("TO", "it is the same store as FROM"));
     }
@@ -65,6 +68,11 @@ pub(crate) async fn copy(
         }
     };
     if args.follow {
+        if output.json {
+            let mut now = object(following.copied());
+            now["following"] = true.into();
+            Output::line(&now.to_string())?;
+        }
         output.note(&format!(
             "copied {}; following: stop with Ctrl-C when FROM is at rest",
             text(following.copied())

@@ -86,6 +86,15 @@ impl Failure {
         self
     }
 
+    /// Adds what led to it.
+    pub(crate) fn because(mut self, cause: &str) -> Self {
+        if let Some(report) = &mut self.report {
+            report.message.push_str("; ");
+            report.message.push_str(cause);
+        }
+        self.with("cause", cause)
+    }
+
     /// What writing to standard output failed with. A reader that went away
     /// (`statepact ls | head -1`) has all that it wanted.
     pub(crate) fn output(error: &io::Error) -> Self {
@@ -117,11 +126,11 @@ fn next_step(error: &Error) -> &'static str {
     match error {
         Error::LeaseNotAvailable { .. } => "; wait for it with --wait",
         Error::Busy { .. } => ", or raise --busy-timeout",
-        Error::ResourceNotFound { .. } | Error::FenceRequired { .. } => {
-            "; on the command line: statepact set, with --fence TOKEN if it is fenced"
-        }
+        Error::FenceRequired { .. } => ", on the command line --fence TOKEN",
         Error::ResourceExists { .. } => " with --merge",
-        Error::Corrupt { .. } => "; restore the store from a copy that is whole",
+        Error::Corrupt { message, .. } if !message.contains("restore") => {
+            "; restore the store from a copy that is whole"
+        }
         _ => "",
     }
 }
@@ -129,11 +138,14 @@ fn next_step(error: &Error) -> &'static str {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let kind = error.kind();
-        let failure = Self::new(
-            status_of(kind),
-            kind.as_str(),
-            format!("{error}{}", next_step(&error)),
-        );
+        let message = match &error {
+            // The library's words name its own calls.
+            Error::ResourceNotFound { resource } => format!(
+                "resource `{resource}` does not exist: `statepact set` or `lease acquire` creates it"
+            ),
+            error => format!("{error}{}", next_step(error)),
+        };
+        let failure = Self::new(status_of(kind), kind.as_str(), message);
         match &error {
             Error::InvalidArgument { argument, .. } => failure.with("argument", *argument),
             Error::ResourceNotFound { resource }

@@ -11,7 +11,7 @@ A lease says who owns a resource; its fencing token lets storage refuse the writ
 paused, lost the lease and woke up late. The store is one file, safe for several processes on one \
 machine; no server is needed.
 
-Durations are written like 250ms, 30s, 5m or 1h30m. Times are local in tables and RFC 3339 in JSON.";
+Durations are written like 250ms, 30s, 5m or 1h30m. Times are local in tables and RFC 3339 elsewhere.";
 
 pub(crate) const TOP: &str = "\
 EXAMPLES
@@ -32,7 +32,7 @@ pub(crate) const DEMO: Help = (
 Play the story that fencing is for, with real processes on a store in a temporary folder: a worker \
 acquires a lease and writes, is stopped, its lease expires, another worker takes over and writes, \
 and when the first one wakes its stale write is refused. It takes a few seconds and prints each step \
-as it happens (with --json: one object a line).
+as it happens (with --json: one object a line). It uses no other store.
 
 Exit status: 0 only if the stale write was refused and the state is the successor's.",
     "\
@@ -116,7 +116,8 @@ EXAMPLES
 pub(crate) const REVOKE: Help = (
     "\
 End any lease of a resource and raise its mark, so that its owner is fenced from that moment. It is \
-an operator's tool: the owner hears of it at its next renewal or write.
+an operator's tool: the owner hears of it at its next write, or at its next renewal, which `run` makes \
+every third of the --ttl.
 
 Exit status: 1 if the resource does not exist.",
     "\
@@ -154,7 +155,7 @@ Check that a token is not stale: that its resource has no newer one. It says wha
 store looked; to make a write safe, carry the token in it (`statepact set --fence`). A lease that has \
 merely expired passes.
 
-Exit status: 0 if the token is the newest, 4 if it is stale.",
+Exit status: 4 if the resource has a newer token, else 0: also for a token that was never issued.",
     "\
 EXAMPLES
   statepact guard jobs/7 --token 12 || exit

@@ -28,8 +28,9 @@ pub(crate) async fn lease(
         LeaseCommand::Acquire(args) => {
             let owner = owner_or_default(args.owner.as_ref())?;
             let store = open(global, IfAbsent::Create).await?;
-            let lease = acquire(store, args, &owner, output).await?;
-            output.say(&lease_object(&lease), || describe(&lease))
+            let lease = acquire(store.clone(), args, &owner, output).await?;
+            let now = store.now().await?;
+            output.say(&lease_object(&lease), || describe(&lease, now))
         }
         LeaseCommand::Renew(args) => renew(global, args, output).await,
         LeaseCommand::Release(args) => release(global, args, output).await,
@@ -110,7 +111,7 @@ pub(crate) fn poll_interval() -> Duration {
     Duration::from_millis(150 + SystemRandom.next_u64() % 100)
 }
 
-fn describe(lease: &Lease) -> String {
+fn describe(lease: &Lease, now: Timestamp) -> String {
     format!(
         "resource  {NAME}{}{NAME:#}\nowner     {}\ntoken     {GOOD}{}{GOOD:#}\n\
          expires   {} {FAINT}(in {}){FAINT:#}",
@@ -118,7 +119,7 @@ fn describe(lease: &Lease) -> String {
         lease.owner,
         lease.token,
         local_time(lease.expires_at),
-        human_duration(lease.ttl.as_duration()),
+        human_duration(lease.expires_at.since(now)),
     )
 }
 
@@ -142,7 +143,8 @@ async fn renew(global: &Global, args: &RenewArgs, output: Output) -> Result<(), 
         None => own_ttl(&store, holder).await?,
     };
     let lease = store.renew(&held(holder, ttl), ttl).await?;
-    output.say(&lease_object(&lease), || describe(&lease))
+    let now = store.now().await?;
+    output.say(&lease_object(&lease), || describe(&lease, now))
 }
 
 /// The time to live that the lease has. If the store holds another lease by

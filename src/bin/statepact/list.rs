@@ -294,8 +294,13 @@ fn event_line(event: &Event) -> String {
             changes,
             ..
         } => {
-            let changes: Vec<String> = changes.iter().map(change_text).collect();
-            format!("by {agent}{}: {}", fences_text(fences), changes.join("; "))
+            let mut text = format!("by {agent}{}", fences_text(fences));
+            if !changes.is_empty() {
+                let changes: Vec<String> = changes.iter().map(change_text).collect();
+                text.push_str(": ");
+                text.push_str(&changes.join("; "));
+            }
+            text
         }
         _ => String::new(),
     };
@@ -338,7 +343,17 @@ fn change_text(change: &ResourceChange) -> String {
             None => format!("{field} removed"),
         })
         .collect();
-    format!("{name} v{} {}", change.version, fields.join(" "))
+    let fields = if fields.is_empty() {
+        let requires = if change.fenced {
+            "requires a fence"
+        } else {
+            "has no fields set"
+        };
+        requires.to_owned()
+    } else {
+        fields.join(" ")
+    };
+    format!("{name} v{} {fields}", change.version)
 }
 
 pub(crate) async fn check(global: &Global, output: Output) -> Result<(), Failure> {

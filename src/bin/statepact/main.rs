@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     let output = Output {
         json: ours().any(|argument| argument == "--json"),
     };
+    quiet_about_damaged_files();
     let outcome = Cli::try_parse_from(&arguments)
         .map_err(|error| usage(&error, output))
         .and_then(|cli| {
@@ -52,6 +53,20 @@ fn main() -> ExitCode {
             failure.status.into()
         }
     }
+}
+
+/// The engine's storage library panics over some damaged files. That becomes an
+/// error (R29), and is said as one.
+fn quiet_about_damaged_files() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let theirs = panic
+            .location()
+            .is_some_and(|location| location.file().contains("redb"));
+        if !theirs {
+            usual(panic);
+        }
+    }));
 }
 
 fn set_color(color: Color) {
@@ -90,13 +105,12 @@ fn usage(error: &clap::Error, output: Output) -> Failure {
         let text = text.to_string();
         let line = match error.kind() {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command is given",
-            _ => text.lines().next().unwrap_or_default(),
+            // What is missing is listed below the first line.
+            _ => text.split("\n\n").next().unwrap_or_default(),
         };
-        return Failure::new(
-            status::USAGE,
-            "usage",
-            line.trim_start_matches("error: ").trim_end_matches(':'),
-        );
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let line = words.join(" ");
+        return Failure::new(status::USAGE, "usage", line.trim_start_matches("error: "));
     }
     let _ = write!(anstream::stderr().lock(), "{}", text.ansi());
     Failure::silent(status::USAGE)

@@ -64,6 +64,16 @@ impl Output {
         let _ = stderr.flush();
     }
 
+    /// Warns of something that is no failure, on standard error.
+    pub(crate) fn warn(self, text: &str) {
+        if self.json {
+            let warning = json!({ "warning": { "message": text } });
+            let _ = writeln!(anstream::stderr().lock(), "{warning}");
+        } else {
+            self.note(text);
+        }
+    }
+
     /// Tells a person something beside the result.
     pub(crate) fn note(self, text: &str) {
         if !self.json {

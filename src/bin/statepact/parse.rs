@@ -192,7 +192,7 @@ pub(crate) fn assignment() -> Checked<Assignment> {
             .map_err(|error| format!("the field name before `=`: {}", message(error)))?;
         let value = Value::parse(value).map_err(|error| {
             let quoted = serde_json::Value::from(value).to_string();
-            let hint = if value.len() <= 60 {
+            let hint = if value.len() <= 60 && value.starts_with(char::is_alphabetic) {
                 format!("; a string needs quotes: {field}='{quoted}'")
             } else {
                 String::new()

@@ -179,10 +179,15 @@ impl Run<'_> {
 
     fn lose(&mut self) {
         self.lost = true;
-        if let Err(error) = self.held.lease()
-            && let Some(report) = &Failure::from(error).report
-        {
-            self.output.error(report);
+        if let Err(error) = self.held.lease() {
+            let mut failure = Failure::from(error);
+            if let Some(cause) = self.held.renewal_error() {
+                let cause = format!("the last renewal failed: {cause}");
+                failure = failure.because(&cause);
+            }
+            if let Some(report) = &failure.report {
+                self.output.error(report);
+            }
         }
         self.end();
     }
@@ -252,7 +257,7 @@ async fn end(
                 Failure::from,
             ));
         }
-        Err(error) => output.note(&format!(
+        Err(error) => output.warn(&format!(
             "the command has ended, but the lease could not be released and ends by itself: {error}"
         )),
     }

@@ -194,7 +194,22 @@ async fn commit(
     };
     request.validate()?;
     let store = open(global, if_absent).await?;
-    let receipt = store.commit(&request).await?;
+    let receipt = match store.commit(&request).await {
+        Err(conflict @ Error::Conflict { .. }) if args.if_version.is_some() => {
+            let now = store.read(std::slice::from_ref(&resource)).await?;
+            let now = now.into_iter().next().flatten().map(|state| state.version);
+            let is = now.map_or_else(
+                || "does not exist".to_owned(),
+                |version| format!("is at version {version}"),
+            );
+            let mut failure = Failure::from(conflict).with("version", json!(now));
+            if let Some(report) = &mut failure.report {
+                report.message = format!("--if-version does not hold: resource `{resource}` {is}");
+            }
+            return Err(failure);
+        }
+        answer => answer?,
+    };
     Ok(Done {
         version: receipt.versions.first().map(|(_, version)| *version),
         sequence: receipt.sequence,

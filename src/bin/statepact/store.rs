@@ -15,6 +15,9 @@ use crate::output::Output;
 /// The store in the current folder when none is named.
 pub(crate) const DEFAULT_STORE: &str = "statepact.redb";
 
+/// The argument that names it.
+const STORE: &str = "--store";
+
 /// Whether a command makes the store that is not there yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfAbsent {
@@ -25,31 +28,32 @@ pub(crate) enum IfAbsent {
 /// Where the store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Location {
-    Path(PathBuf),
+    /// A path, and the argument that named it.
+    Path(PathBuf, &'static str),
     Url(String),
 }
 
 impl Location {
     pub(crate) fn of(global: &Global) -> Result<Self, Failure> {
         match &global.store {
-            None => Ok(Self::Path(DEFAULT_STORE.into())),
-            Some(name) => Self::parse(name),
+            None => Ok(Self::Path(DEFAULT_STORE.into(), STORE)),
+            Some(name) => Self::parse(name, STORE),
         }
     }
 
-    pub(crate) fn parse(name: &OsStr) -> Result<Self, Failure> {
-        if name.is_empty() {
+    pub(crate) fn parse(name: &OsStr, argument: &'static str) -> Result<Self, Failure> {
+        if name.is_empty() || name == "file:" || name == "file://" {
             return Err(Failure::argument(
-                "--store",
+                argument,
                 format!("it is empty: give a path such as ./{DEFAULT_STORE}"),
             ));
         }
         let Some(text) = name.to_str() else {
-            return Ok(Self::Path(name.into()));
+            return Ok(Self::Path(name.into(), argument));
         };
-        if text == "memory:" {
+        if text.starts_with("memory:") {
             return Err(Failure::argument(
-                "--store",
+                argument,
                 format!(
                     "`memory:` lives inside one process and would end with this command: \
                      give a path such as ./{DEFAULT_STORE}"
@@ -57,19 +61,20 @@ impl Location {
             ));
         }
         if let Some(path) = text.strip_prefix("file:") {
-            return Ok(Self::Path(path.strip_prefix("//").unwrap_or(path).into()));
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return Ok(Self::Path(path.into(), argument));
         }
         if text.contains("://") {
             return Ok(Self::Url(text.to_owned()));
         }
-        Ok(Self::Path(name.into()))
+        Ok(Self::Path(name.into(), argument))
     }
 
     /// The store's name for a process that may run in another folder.
     pub(crate) fn absolute(&self) -> Result<OsString, Failure> {
         match self {
             Self::Url(url) => Ok(url.into()),
-            Self::Path(path) => std::path::absolute(path)
+            Self::Path(path, _) => std::path::absolute(path)
                 .map(PathBuf::into_os_string)
                 .map_err(|error| {
                     Failure::storage(format!(
@@ -104,8 +109,8 @@ pub(crate) async fn open_at(
             }
             Ok(backend)
         }
-        Location::Path(path) => {
-            look_before_opening(&path, if_absent)?;
+        Location::Path(path, argument) => {
+            look_before_opening(&path, argument, if_absent)?;
             let mut options = EmbeddedOptions::new().create(if_absent == IfAbsent::Create);
             if let Some(timeout) = global.busy_timeout {
                 options = options.busy_timeout(timeout);
@@ -116,10 +121,14 @@ pub(crate) async fn open_at(
 }
 
 /// Refuses what a person should hear about in the command line's own words.
-fn look_before_opening(path: &Path, if_absent: IfAbsent) -> Result<(), Failure> {
+fn look_before_opening(
+    path: &Path,
+    argument: &'static str,
+    if_absent: IfAbsent,
+) -> Result<(), Failure> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(Failure::argument(
-            "--store",
+            argument,
             format!(
                 "{} is a folder: name a file in it, such as {}",
                 show(path),
@@ -133,21 +142,24 @@ fn look_before_opening(path: &Path, if_absent: IfAbsent) -> Result<(), Failure> 
                 _ => Path::new("."),
             };
             if !folder.is_dir() {
-                return Err(Failure::argument(
-                    "--store",
-                    format!(
-                        "folder {} of store {} does not exist: create it with mkdir -p",
-                        show(folder),
-                        show(path)
-                    ),
-                ));
+                return Err(Failure::storage(format!(
+                    "folder {} of store {} does not exist: create it with mkdir -p",
+                    show(folder),
+                    show(path)
+                ))
+                .with("path", path.to_string_lossy()));
             }
             match if_absent {
                 IfAbsent::Create => Ok(()),
                 IfAbsent::Refuse => Err(Failure::storage(format!(
-                    "store {} does not exist: name another with --store or STATEPACT_STORE, \
-                     or create it with `statepact set`, `lease acquire` or `run`",
-                    show(path)
+                    "store {} does not exist: {}create it with `statepact set`, `lease acquire` \
+                     or `run`",
+                    show(path),
+                    if argument == STORE {
+                        "name another with --store or STATEPACT_STORE, or "
+                    } else {
+                        ""
+                    }
                 ))
                 .with("path", path.to_string_lossy())),
             }
