@@ -190,7 +190,7 @@ fn log_follow_prints_what_happens() {
     let event: Json = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(event["sequence"], 7);
     assert!(!following.has_ended());
-    following.signal(Signal::INT);
+    following.signal(Signal::TERM);
     following.end();
 }
 

@@ -70,7 +70,9 @@ pub(crate) async fn copy(
     if args.follow {
         if output.json {
             let mut now = object(following.copied());
-            now["following"] = true.into();
+            if let Json::Object(now) = &mut now {
+                now.insert("following".to_owned(), true.into());
+            }
             Output::line(&now.to_string())?;
         }
         output.note(&format!(
