@@ -2,7 +2,8 @@
 //! the history, are the same afterwards, and tokens go on above all that the
 //! original had issued (R1).
 
-#[cfg(all(test, feature = "embedded"))]
+#[cfg(test)]
+#[cfg(feature = "embedded")]
 #[path = "copying"]
 mod copying {
     mod pairs;

@@ -123,8 +123,8 @@ async fn r1_a_copy_between_any_two_backends_holds_the_same() {
             let pair = format!("{from_kind} to {to_kind}");
             let to = StateManager::open(&to_url).await.unwrap();
             let copier = || Copier::new(from.backend().clone(), to.backend().clone());
-            let copied = copier().run().await.unwrap();
-            assert_eq!(copied.events, events.len() as u64, "{pair}");
+            let first = copier().run().await.unwrap();
+            assert_eq!(first.events, events.len() as u64, "{pair}");
             let (entries_there, events_there) = all(to.backend()).await;
             assert_eq!(
                 without_times(entries_there),
