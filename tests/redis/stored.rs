@@ -417,7 +417,9 @@ async fn time_never_runs_back(_: Env) -> Tested {
 /// (R26, R30).
 async fn history_is_pruned_as_in_memory(env: Env) -> Tested {
     const KEPT: u64 = 20;
-    let store = env.options().history(KEPT).open().await?;
+    let prefix = crate::new_prefix();
+    let options = env.options().prefix(&prefix).history(KEPT);
+    let store = options.open().await?;
     let memory =
         Memory::with_clock_and_history(Arc::new(statepact::clock::ManualClock::new()), KEPT);
     let both: [&dyn Backend; 2] = [&store, &memory];
@@ -440,6 +442,15 @@ async fn history_is_pruned_as_in_memory(env: Env) -> Tested {
         }
         let in_memory = answers.pop();
         same(&format!("step {at}"), answers.pop(), in_memory)?;
+    }
+    // What is forgotten takes no room.
+    for (count, name) in [("XLEN", "log"), ("XLEN", "ids"), ("HLEN", "receipts")] {
+        let found = env.server.done(&[count, &format!("{{{prefix}}}:{name}")])?;
+        let found: u64 = found.trim_start_matches(':').parse()?;
+        ensure(
+            &format!("{name} has {found}"),
+            (1..=2 * KEPT).contains(&found),
+        )?;
     }
     store.check(&|_| {}).await?;
     Ok(())
