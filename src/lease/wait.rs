@@ -48,11 +48,13 @@ const POLL_MS: (u64, u64) = (50, 250);
 
 /// Acquires, waiting for other holders as `wait` says: in the order of arrival
 /// among the callers of this process, woken when a lease is known to have
-/// ended, and looking now and then for what nobody told.
+/// ended, and looking now and then for what nobody told. A backend that cannot
+/// be reached for a while does not end a wait that has begun.
 ///
 /// # Errors
 /// [`Error::LeaseNotAvailable`] without a wait, [`Error::WaitTimedOut`] at the
 /// end of one; then nothing is held: no attempt begins after the wait is over.
+/// Where the last attempt had no answer, its error is that of the wait.
 pub(crate) async fn acquire_waiting(
     backend: &dyn Backend,
     clock: &dyn Clock,
@@ -85,20 +87,26 @@ pub(crate) async fn acquire_waiting(
             }
         }
     }
+    let mut has_begun = false;
     loop {
         let sent = clock.monotonic();
-        let (resource, owner, expires_at) = match backend.acquire_all(request).await {
+        let refused = match backend.acquire_all(request).await {
             Ok(leases) => return Ok(Granted { leases, sent }),
-            Err(Error::LeaseNotAvailable {
-                resource,
-                owner,
-                expires_at,
-            }) => (resource, owner, expires_at),
-            Err(error) => return Err(error),
+            Err(refused) => refused,
         };
-        let until_expiry = expires_at
-            .since(backend.now().await?)
-            .max(Duration::from_millis(1));
+        let until_expiry = match &refused {
+            Error::LeaseNotAvailable { expires_at, .. } => {
+                has_begun = true;
+                backend.now().await.map_or(Duration::MAX, |now| {
+                    expires_at.since(now).max(Duration::from_millis(1))
+                })
+            }
+            // A server that restarts ends no wait that it has begun. Should an
+            // attempt without an answer have been granted, the next one finds
+            // that lease again: it has the same owner (R3).
+            error if has_begun && may_pass(error) => Duration::MAX,
+            _ => return Err(refused),
+        };
         let (shortest, most) = POLL_MS;
         let poll = Duration::from_millis(shortest + random.next_u64() % (most - shortest));
         let left = longest.saturating_sub(clock.monotonic().since(start));
@@ -114,14 +122,29 @@ pub(crate) async fn acquire_waiting(
         // lease has become free in this instant.
         let waited = clock.monotonic().since(start);
         if waited >= longest {
-            return Err(Error::WaitTimedOut {
-                resource,
-                owner,
-                expires_at,
-                waited,
+            return Err(match refused {
+                Error::LeaseNotAvailable {
+                    resource,
+                    owner,
+                    expires_at,
+                } => Error::WaitTimedOut {
+                    resource,
+                    owner,
+                    expires_at,
+                    waited,
+                },
+                other => other,
             });
         }
     }
+}
+
+/// Whether a later attempt may go better.
+fn may_pass(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Unavailable { .. } | Error::OutcomeUnknown { .. } | Error::Busy { .. }
+    )
 }
 
 /// The error of a caller whose time was over before its turn came.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use statepact::clock::{Clock, SystemClock};
 use tempfile::TempDir;
 
@@ -123,18 +124,32 @@ impl Server {
     pub(crate) fn kill(&self) {
         let process = self.process().take();
         let Some(mut child) = process else { return };
-        // Its children first: they outlive a killed parent for a moment, and
-        // hold the lock on its folder.
-        let children = Command::new("pgrep")
-            .args(["-P", &child.id().to_string()])
-            .output()
-            .expect("pgrep");
-        let mut kill = Command::new("kill");
-        kill.arg("-9").arg(child.id().to_string());
-        kill.args(String::from_utf8_lossy(&children.stdout).split_whitespace());
-        // One that has ended meanwhile is no failure.
-        kill.stderr(Stdio::null()).status().expect("kill");
+        let parent = Pid::from_child(&child);
+        // Stopped, it starts no more children, which would outlive it for a
+        // moment and hold the lock on its folder.
+        kill_process(parent, Signal::STOP).expect("the server");
+        let children = children_of(parent);
+        for pid in [parent].iter().chain(&children) {
+            // One that has ended meanwhile is no failure.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
         child.wait().expect("the killed server");
+        let waits = SystemClock.monotonic();
+        while children.iter().any(|pid| is_running(*pid)) {
+            let slow = SystemClock.monotonic().since(waits) > Duration::from_secs(60);
+            assert!(!slow, "a killed process of the server does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Its first process.
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        self.process().as_ref().map(Pid::from_child)
+    }
+
+    /// The processes that it has started.
+    pub(crate) fn children(&self) -> Vec<Pid> {
+        self.pid().map(children_of).unwrap_or_default()
     }
 
     /// Stops it for good.
@@ -304,6 +319,23 @@ fn program(name: &str) -> PathBuf {
         Some(version) => format!("/usr/lib/postgresql/{version}/bin/{name}").into(),
         None => name.into(),
     }
+}
+
+/// Whether it has not ended; one that nobody has waited for is still listed.
+fn is_running(process: Pid) -> bool {
+    fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()))
+        .is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let found = Command::new("pgrep")
+        .args(["-P", &parent.as_raw_nonzero().to_string()])
+        .output()
+        .expect("pgrep");
+    String::from_utf8_lossy(&found.stdout)
+        .split_whitespace()
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
 }
 
 fn is_root() -> bool {

@@ -57,7 +57,10 @@ pub(super) fn from_redis(error: &RedisError, sent: Sent, server: &str, waited: D
             &said,
             "the certificate must be one that this machine trusts, for the name in the URL",
         ),
-        ErrorKind::Parse if sent == Sent::Harmless => {
+        // A reply that was cut off half way is no reply.
+        ErrorKind::Parse
+            if sent == Sent::Harmless && !said.contains("Unexpected end of input") =>
+        {
             storage(server, &said, "is it a Redis or Valkey server?")
         }
         _ => unanswered(sent, server, &said),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::backend::memory::Memory;
+use crate::backend::testing::{Fault, Faulty};
 use crate::clock::ManualClock;
 use crate::error::ErrorKind;
 use crate::random::SeededRandom;
@@ -163,4 +164,99 @@ async fn a_request_that_is_none_is_refused_before_it_waits() {
     let twice = world.ask(&["a", "a"], "nobody", Wait::Forever).await;
     let error = twice.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+fn unavailable() -> Fault {
+    Fault::Fail(Error::Unavailable {
+        message: "restarting".to_owned(),
+    })
+}
+
+fn unknown() -> Fault {
+    Fault::ApplyThenFail(Error::OutcomeUnknown {
+        message: "cut".to_owned(),
+    })
+}
+
+/// A store that can be given faults, with the lease of `a` held.
+async fn faulty() -> (Arc<ManualClock>, Arc<Faulty>, Lease) {
+    let clock = Arc::new(ManualClock::new());
+    let store = Arc::new(Faulty::new(Memory::with_clock(clock.clone())));
+    let request = request_of("holder");
+    let held = store.inner.acquire_all(&request).await.unwrap().remove(0);
+    (clock, store, held)
+}
+
+fn request_of(owner: &str) -> AcquireRequest {
+    AcquireRequest {
+        resources: vec![named("a")],
+        owner: OwnerName::new(owner).unwrap(),
+        ttl: Ttl::from_millis(3_600_000).unwrap(),
+        create: true,
+    }
+}
+
+fn wait_on(
+    store: &Arc<Faulty>,
+    clock: &Arc<ManualClock>,
+    wait: Wait,
+) -> JoinHandle<Result<Lease>> {
+    let (store, clock) = (store.clone(), clock.clone());
+    tokio::spawn(async move {
+        let random = SeededRandom::new(1);
+        acquire_waiting(&*store, &*clock, &random, &request_of("waiter"), wait)
+            .await?
+            .first()
+    })
+}
+
+/// Lets the waiter make its next attempt.
+async fn poll(clock: &ManualClock) {
+    clock.advance(Duration::from_millis(250));
+    settle().await;
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_while_the_backend_is_away() {
+    let (clock, store, held) = faulty().await;
+    for fault in [Fault::None, unavailable(), unavailable(), unknown()] {
+        store.fault("acquire", fault);
+    }
+    let waiter = wait_on(&store, &clock, Wait::Forever);
+    settle().await;
+    poll(&clock).await;
+    poll(&clock).await;
+    assert_eq!(store.count("acquire"), 3);
+    store.inner.release(&held).await.unwrap();
+    // Granted without an answer (R3): the next attempt finds the same lease.
+    poll(&clock).await;
+    assert!(!waiter.is_finished());
+    poll(&clock).await;
+    assert_eq!(waiter.await.unwrap().unwrap().token.get(), 2);
+}
+
+#[tokio::test]
+async fn a_backend_that_is_away_at_first_is_no_wait() {
+    let (clock, store, _) = faulty().await;
+    store.fault("acquire", unavailable());
+    let waiter = wait_on(&store, &clock, Wait::Forever);
+    let error = waiter.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+/// R26: that nothing is held would be a guess.
+#[tokio::test]
+async fn a_wait_that_ends_with_an_unknown_outcome_says_so() {
+    let (clock, store, held) = faulty().await;
+    store.fault("acquire", Fault::None);
+    store.fault("acquire", unknown());
+    let waiter = wait_on(&store, &clock, Wait::AtMost(Duration::from_millis(260)));
+    settle().await;
+    store.inner.release(&held).await.unwrap();
+    clock.advance(Duration::from_millis(255));
+    settle().await;
+    assert_eq!(store.count("acquire"), 2);
+    clock.advance(Duration::from_millis(5));
+    let error = waiter.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
 }
