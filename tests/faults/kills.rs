@@ -68,10 +68,7 @@ async fn write_with_ids(run: Arc<Run>, store: Arc<dyn Backend>, number: u64) -> 
     let mut value = 0;
     while run.goes_on() {
         let id = u128::from(number) << 64 | u128::from(value);
-        let request = commit(
-            Some(id),
-            vec![write(&resource, [("n", Some(value + 1))])],
-        );
+        let request = commit(Some(id), vec![write(&resource, [("n", Some(value + 1))])]);
         let receipt = run.insist(|| store.commit(&request)).await;
         value += 1;
         assert_eq!(receipt.unwrap().versions, [(resource.clone(), value)]);
@@ -194,7 +191,10 @@ async fn kill_under_load(kind: Kind) {
     verify(&*store, &counted, &run.tokens.lock().await).await;
     let unknown = run.unknown.load(Ordering::Acquire);
     println!("{kind:?}: {counted:?}, {unknown} unknown");
-    assert!(unknown > 0, "no call was under way when the server was killed");
+    assert!(
+        unknown > 0,
+        "no call was under way when the server was killed"
+    );
 }
 
 async fn verify(store: &dyn Backend, counted: &BTreeMap<String, u64>, tokens: &[u64]) {

@@ -60,9 +60,7 @@ impl Server {
     pub(crate) fn start(kind: Kind) -> Self {
         match kind {
             Kind::Postgres => Self::Postgres(postgres_server::Server::start()),
-            Kind::Redis => {
-                Self::Redis(redis_server::Server::start("redis-server", &[]).unwrap())
-            }
+            Kind::Redis => Self::Redis(redis_server::Server::start("redis-server", &[]).unwrap()),
         }
     }
 

@@ -58,9 +58,7 @@ pub(super) fn from_redis(error: &RedisError, sent: Sent, server: &str, waited: D
             "the certificate must be one that this machine trusts, for the name in the URL",
         ),
         // A reply that was cut off half way is no reply.
-        ErrorKind::Parse
-            if sent == Sent::Harmless && !said.contains("Unexpected end of input") =>
-        {
+        ErrorKind::Parse if sent == Sent::Harmless && !said.contains("Unexpected end of input") => {
             storage(server, &said, "is it a Redis or Valkey server?")
         }
         _ => unanswered(sent, server, &said),

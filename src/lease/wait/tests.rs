@@ -196,11 +196,7 @@ fn request_of(owner: &str) -> AcquireRequest {
     }
 }
 
-fn wait_on(
-    store: &Arc<Faulty>,
-    clock: &Arc<ManualClock>,
-    wait: Wait,
-) -> JoinHandle<Result<Lease>> {
+fn wait_on(store: &Arc<Faulty>, clock: &Arc<ManualClock>, wait: Wait) -> JoinHandle<Result<Lease>> {
     let (store, clock) = (store.clone(), clock.clone());
     tokio::spawn(async move {
         let random = SeededRandom::new(1);
