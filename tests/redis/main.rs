@@ -47,7 +47,33 @@ fn main() -> Result<(), Failure> {
         }
         let server = Arc::new(Server::start(program, &[])?);
         servers.push(server.clone());
-        let fixture = Arc::new(OnServer(server));
+        // R11: those that let time pass, by the server's own clock as well.
+        let by_its_clock = Arc::new(OnServer {
+            server: server.clone(),
+            moves_clock: false,
+        });
+        for case in cases() {
+            if !case.name().starts_with("leases::") {
+                continue;
+            }
+            let (runtime, fixture) = (runtime.clone(), by_its_clock.clone());
+            trials.push(Trial::test(
+                format!("{program}, its clock::{}", case.name()),
+                move || {
+                    let report = runtime.block_on(case.run(fixture));
+                    match report.outcome() {
+                        Outcome::Passed => Ok(()),
+                        // Run above, where the clock can be moved.
+                        Outcome::Skipped(why) if why.contains("clock cannot be moved") => Ok(()),
+                        _ => Err(Failed::from(report.to_string())),
+                    }
+                },
+            ));
+        }
+        let fixture = Arc::new(OnServer {
+            server,
+            moves_clock: true,
+        });
         for case in cases() {
             let (runtime, fixture) = (runtime.clone(), fixture.clone());
             trials.push(Trial::test(
@@ -112,21 +138,27 @@ fn new_prefix() -> String {
     format!("case {}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-struct OnServer(Arc<Server>);
+struct OnServer {
+    server: Arc<Server>,
+    /// Whether the stores follow a clock of the case's instead of the server's.
+    moves_clock: bool,
+}
 
 struct ServerStore {
     options: RedisOptions,
-    clock: Arc<ManualClock>,
+    clock: Option<Arc<ManualClock>>,
     backend: Redis,
 }
 
 impl OnServer {
     async fn store(&self, history: u64) -> Result<Box<dyn Store>, FixtureError> {
-        let clock = Arc::new(ManualClock::new());
-        let options = RedisOptions::new(self.0.url())
+        let clock = self.moves_clock.then(|| Arc::new(ManualClock::new()));
+        let mut options = RedisOptions::new(self.server.url())
             .prefix(new_prefix())
-            .history(history)
-            .clock(clock.clone());
+            .history(history);
+        if let Some(clock) = &clock {
+            options = options.clock(clock.clone());
+        }
         let backend = options.clone().open().await?;
         Ok(Box::new(ServerStore {
             options,
@@ -154,7 +186,7 @@ impl Store for ServerStore {
     }
 
     fn clock(&self) -> Option<Arc<ManualClock>> {
-        Some(self.clock.clone())
+        self.clock.clone()
     }
 
     async fn another_handle(&self) -> Result<Option<SharedBackend>, FixtureError> {
