@@ -8,6 +8,7 @@
     reason = "all of it is test code; clippy knows only functions marked as tests"
 )]
 
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../servers/postgres.rs"]
 mod server;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use statepact::backend::Backend;
 use statepact::backend::postgres::{Postgres, PostgresOptions};
+use statepact::clock::{Clock, SystemClock};
 use statepact::{Error, ErrorKind, ResourceName};
 use tokio::runtime::Runtime;
 
@@ -59,6 +60,11 @@ pub(crate) fn add(trials: &mut Vec<Trial>, runtime: &Arc<Runtime>) {
         ),
         trial(runtime, "tls::what_each_mode_encrypts", tls_modes),
         trial(runtime, "tls::what_each_mode_verifies", tls_trust),
+        trial(
+            runtime,
+            "opening::r20_what_a_session_is_set_to_does_not_matter",
+            odd_settings,
+        ),
     ]);
 }
 
@@ -226,6 +232,39 @@ async fn latin1() -> Result<(), Failed> {
     let refused = Postgres::open(&url).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Storage);
     assert!(refused.to_string().contains("UTF8"), "{refused}");
+    Ok(())
+}
+
+/// Settings of the server, the database or the role.
+async fn odd_settings() -> Result<(), Failed> {
+    let schema = new_schema();
+    let settings = [
+        "synchronous_commit=off",
+        "default_transaction_isolation=serializable",
+        "default_transaction_read_only=on",
+        "search_path=nowhere",
+        "timezone=Asia/Tokyo",
+    ];
+    let options = settings.map(|setting| format!("-c%20{}", setting.replace('=', "%3D")));
+    let url = format!("{}&options={}", server().url(&schema), options.join("%20"));
+    let store = Postgres::open(&url).await?;
+    // The transaction that hands a token out waits until it is on disk.
+    server().sql(&format!(
+        "CREATE FUNCTION {schema}.check_settings() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN \
+             ASSERT current_setting('synchronous_commit') = 'on', 'commits are not durable'; \
+             ASSERT current_setting('transaction_isolation') = 'read committed', 'isolation'; \
+             ASSERT current_setting('lock_timeout') = '5s', 'waits for ever'; \
+             RETURN NEW; END$$; \
+         CREATE TRIGGER checking AFTER INSERT ON {schema}.statepact_log \
+         FOR EACH ROW EXECUTE FUNCTION {schema}.check_settings()"
+    ));
+    let held = lease(&store, "job", "a").await?;
+    store.lease_status(&held.resource).await?;
+    assert!(store.release(&held).await?);
+    store.check(&|_| {}).await?;
+    // And the machine's clock is that of the time line.
+    let skew = store.now().await?.since(SystemClock.wall());
+    assert!(skew < Duration::from_secs(60), "{skew:?}");
     Ok(())
 }
 
