@@ -6,6 +6,8 @@ use crate::backend::{Exported, ImportHistory, ImportReport, ImportRequest, Merge
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventKind};
+use crate::lease::Token;
+use crate::resource::OwnerName;
 
 pub(super) fn import(
     request: &ImportRequest,
@@ -57,60 +59,77 @@ pub(super) fn import(
 
 /// The two as one; `None` when they may not be one.
 fn merge(there: &Entry, here: &Entry, request: &ImportRequest, now: Timestamp) -> Option<Entry> {
-    let refuse = request.merge == Merge::Refuse;
-    // A mark of its own says that it was used here, whatever its state.
-    if refuse && here.mark > there.mark {
-        return None;
+    let unused = *here == Entry::default();
+    // The highest token is in different hands, or is a lease in one store and
+    // a bare mark in the other: as far as is known, two own it.
+    let two_hands = there.mark.is_some()
+        && there.mark == here.mark
+        && holder(there.lease.as_ref()) != holder(here.lease.as_ref());
+    if request.merge == Merge::Refuse && !unused {
+        let same = there.mark == here.mark && !two_hands && there.resource == here.resource;
+        if !same {
+            return None;
+        }
     }
     let resource = match (&there.resource, &here.resource) {
         (there, None) => there.clone(),
-        (None, here) => here.clone(),
-        (Some(there), Some(here)) if there == here => Some(here.clone()),
-        _ if refuse => return None,
         (Some(there), Some(here)) if there.state.version > here.state.version => {
             Some(there.clone())
         }
         (_, here) => here.clone(),
     };
-    let moved = there.lease.as_ref().map(|lease| LeaseRecord {
+    let mut mark = there.mark.max(here.mark);
+    if two_hands {
+        // R13: both are fenced.
+        mark = Some(mark?.next()?);
+    }
+    Some(Entry {
+        mark,
+        lease: merge_leases(there.lease.as_ref(), here.lease.as_ref(), request, now),
+        resource,
+    })
+}
+
+fn holder(lease: Option<&LeaseRecord>) -> Option<(&OwnerName, Token)> {
+    lease.map(|lease| (&lease.owner, lease.token))
+}
+
+/// The lease with the higher token.
+fn merge_leases(
+    there: Option<&LeaseRecord>,
+    here: Option<&LeaseRecord>,
+    request: &ImportRequest,
+    now: Timestamp,
+) -> Option<LeaseRecord> {
+    let moved = there.map(|lease| LeaseRecord {
         expires_at: moved_expiry(lease.expires_at, request.as_of, now),
         ..lease.clone()
     });
-    let lease = match (moved, &here.lease) {
-        (Some(moved), Some(here)) if moved.token < here.token => Some(here.clone()),
-        // Over there and over here: since when does not matter.
-        (Some(moved), Some(here))
-            if moved.token == here.token
-                && moved.expires_at <= now
-                && moved.expires_at != Timestamp::EPOCH
-                && here.expires_at <= now =>
-        {
-            Some(here.clone())
-        }
-        // The same lease once more: it has the time left that it has there,
-        // unless it was released here.
-        (Some(moved), Some(here))
-            if moved.token == here.token
-                && (moved.owner != here.owner || here.expires_at == Timestamp::EPOCH) =>
-        {
-            Some(here.clone())
-        }
-        (Some(moved), Some(here))
-            if moved.token == here.token && moved.expires_at != Timestamp::EPOCH =>
-        {
-            let expires_at = moved.expires_at.max(here.expires_at);
-            Some(LeaseRecord {
-                expires_at,
-                ..moved
-            })
-        }
-        (Some(moved), _) => Some(moved),
-        (None, here) => here.clone(),
+    let (Some(moved), Some(here)) = (&moved, here) else {
+        return moved.or_else(|| here.cloned());
     };
-    Some(Entry {
-        mark: there.mark.max(here.mark),
-        lease,
-        resource,
+    if moved.token != here.token || moved.owner != here.owner {
+        return Some(
+            if moved.token > here.token {
+                moved
+            } else {
+                here
+            }
+            .clone(),
+        );
+    }
+    let released = [moved, here]
+        .into_iter()
+        .find(|lease| lease.expires_at == Timestamp::EPOCH);
+    if let Some(released) = released {
+        return Some(released.clone());
+    }
+    // Over there and over here: since when does not matter.
+    let both_over = moved.expires_at <= now && here.expires_at <= now;
+    Some(if both_over || moved.expires_at <= here.expires_at {
+        here.clone()
+    } else {
+        moved.clone()
     })
 }
 

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use super::support::{Running, World, is_alive, pause, wait_until};
+use super::support::{Running, World, is_alive, pause, state_of, wait_until};
 
 #[test]
 fn the_command_finds_its_lease_in_its_environment() {
@@ -200,18 +200,8 @@ fn sigtstp_stops_the_command_and_sigcont_lets_it_go_on() {
     let run = world.start_run(&["--ttl", "60s"], script);
     let leader = world.wait_for_pid("leader");
     run.signal(Signal::TSTP);
-    let state = |pid: rustix::process::Pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        stat.unwrap()
-            .rsplit(") ")
-            .next()
-            .unwrap()
-            .chars()
-            .next()
-            .unwrap()
-    };
     wait_until("both to stop", || {
-        state(leader) == 'T' && state(run.pid()) == 'T'
+        state_of(leader) == Some('T') && state_of(run.pid()) == Some('T')
     });
     run.signal(Signal::CONT);
     std::fs::write(world.path("go"), "").unwrap();
@@ -337,4 +327,96 @@ fn a_run_that_is_told_to_end_while_it_waits_holds_nothing() {
     pause(300);
     assert_eq!(world.lease_state("backup"), "released");
     assert!(!world.path("never").exists());
+}
+
+#[test]
+fn a_stopped_command_hears_every_signal_that_asks_it_to_end() {
+    let world = World::new();
+    for (signal, status) in [(Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
+        let script = "ulimit -c 0; echo $$ > leader; kill -STOP $$; echo never > never";
+        let run = world.start_run(&[], script);
+        let leader = world.wait_for_pid("leader");
+        std::fs::remove_file(world.path("leader")).unwrap();
+        wait_until("the command to stop", || state_of(leader) == Some('T'));
+        run.signal(signal);
+        run.end().expect(status);
+        assert!(!world.path("never").exists());
+    }
+}
+
+#[test]
+fn a_command_that_waits_for_the_terminal_is_told_of() {
+    let world = World::new();
+    let run = world.start_run(&[], "echo $$ > leader; kill -TTIN $$");
+    let leader = world.wait_for_pid("leader");
+    wait_until("the command to stop", || state_of(leader) == Some('T'));
+    pause(100);
+    run.signal(Signal::INT);
+    let ran = run.end().expect(130);
+    assert!(ran.err.contains("read from the terminal"), "{ran:?}");
+}
+
+#[test]
+fn a_command_that_leaves_its_group_is_ended_all_the_same() {
+    let world = World::new();
+    let script = r#"setpgrp(0, getpgrp(getppid())); open(my $f, ">", "leader"); print $f "$$\n"; close $f; sleep 600"#;
+    for ask in [true, false] {
+        let run = world.start([
+            "run", "backup", "--ttl", "600ms", "--", "perl", "-e", script,
+        ]);
+        let leader = world.wait_for_pid("leader");
+        std::fs::remove_file(world.path("leader")).unwrap();
+        if ask {
+            run.signal(Signal::TERM);
+            run.end().expect(128 + 15);
+        } else {
+            world.words("lease revoke backup").expect(0);
+            run.end().expect(4);
+        }
+        assert!(!is_alive(leader));
+    }
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored_for_the_command_too() {
+    let world = World::new();
+    let mut command = std::process::Command::new("env");
+    command
+        .args(["--ignore-signal=HUP,INT", env!("CARGO_BIN_EXE_statepact")])
+        .args(["run", "backup", "--", "sh", "-c"])
+        .arg("echo ready > ready; while ! test -e go; do sleep 0.02; done; echo survived")
+        .env("STATEPACT_STORE", world.store())
+        .current_dir(world.folder.path())
+        .stdout(Stdio::piped());
+    let run = Running::start(command);
+    world.wait_for_file("ready");
+    run.signal(Signal::HUP);
+    run.signal(Signal::INT);
+    pause(100);
+    std::fs::write(world.path("go"), "").unwrap();
+    assert_eq!(run.end().expect(0).out, "survived\n");
+}
+
+#[test]
+fn orphans_of_the_command_are_waited_for_while_it_runs() {
+    let world = World::new();
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 0.01 &); done; echo ready > ready; \
+                  while ! test -e go; do sleep 0.02; done";
+    let run = world.start_run(&[], script);
+    world.wait_for_file("ready");
+    let parent = run.pid().as_raw_nonzero().to_string();
+    let zombies = || {
+        let listed = std::process::Command::new("ps")
+            .args(["--no-headers", "-o", "stat", "--ppid", &parent])
+            .output()
+            .unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        listed
+            .lines()
+            .filter(|state| state.starts_with('Z'))
+            .count()
+    };
+    wait_until("the orphans to be waited for", || zombies() == 0);
+    std::fs::write(world.path("go"), "").unwrap();
+    run.end().expect(0);
 }

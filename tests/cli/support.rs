@@ -88,8 +88,10 @@ impl World {
         &self,
         arguments: impl IntoIterator<Item = A>,
     ) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_statepact"));
+        // Whatever is ignored here, as under `nohup`.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal", env!("CARGO_BIN_EXE_statepact")])
             .args(arguments)
             .current_dir(self.folder.path())
             .env("STATEPACT_STORE", self.store())
@@ -170,16 +172,19 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process is there and has not ended.
-pub(crate) fn is_alive(pid: Pid) -> bool {
+/// The letter of a process's state; `None` when it is not there.
+pub(crate) fn state_of(pid: Pid) -> Option<char> {
     let stat = Path::new("/proc")
         .join(pid.as_raw_nonzero().to_string())
         .join("stat");
     // The state stands after the name, which is in parentheses.
-    std::fs::read_to_string(stat)
-        .ok()
-        .and_then(|stat| stat.rsplit(") ").next().map(|rest| !rest.starts_with('Z')))
-        .unwrap_or(false)
+    let stat = std::fs::read_to_string(stat).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Whether a process is there and has not ended.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    !matches!(state_of(pid), None | Some('Z'))
 }
 
 /// A process that is killed when it is dropped.

@@ -152,15 +152,27 @@ impl Engine {
     ) -> Result<T> {
         with_deadline(deadline, || {
             without_panics(|| {
-                let live = self.live(deadline)?;
-                // Before the snapshot: what has expired by then was expired
-                // when the snapshot was taken, and nobody renewed it between.
-                let now = live.time.now();
-                let txn = live.begin_read(&self.path, &self.options)?;
-                work(&Snapshot::new(txn), now)
+                let (snapshot, now) = self.begin_read(deadline)?;
+                work(&snapshot, now)
             })
         })
         .map_err(|error| self.located(error))
+    }
+
+    /// A snapshot, for work of the caller's own.
+    pub(super) fn snapshot(&self, deadline: Monotonic) -> Result<Snapshot> {
+        with_deadline(deadline, || without_panics(|| self.begin_read(deadline)))
+            .map(|(snapshot, _)| snapshot)
+            .map_err(|error| self.located(error))
+    }
+
+    fn begin_read(&self, deadline: Monotonic) -> Result<(Snapshot, Timestamp)> {
+        let live = self.live(deadline)?;
+        // Before the snapshot: what has expired by then was expired when the
+        // snapshot was taken, and nobody renewed it between.
+        let now = live.time.now();
+        let txn = live.begin_read(&self.path, &self.options)?;
+        Ok((Snapshot::new(txn), now))
     }
 
     /// The answer of an operation that can be had from a snapshot: a refusal,

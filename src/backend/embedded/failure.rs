@@ -78,6 +78,14 @@ pub(super) fn table_error(error: redb::TableError) -> Error {
     }
 }
 
+/// Of a table of the caller's own: what is wrong with it is the caller's call.
+pub(super) fn own_table_error(error: redb::TableError) -> Error {
+    match error {
+        redb::TableError::Storage(error) => storage_error(error),
+        other => Error::invalid("table", other.to_string()),
+    }
+}
+
 pub(super) fn transaction_error(error: redb::TransactionError) -> Error {
     match error {
         redb::TransactionError::Storage(error) => storage_error(error),

@@ -377,9 +377,9 @@ impl Embedded {
         work: impl FnOnce(&ReadTransaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let engine = &self.shared.engine;
-        engine.read(engine.deadline(), |snapshot, _| {
-            Ok(work(&ReadTransaction::new(snapshot.transaction())))
-        })?
+        let snapshot = engine.snapshot(engine.deadline())?;
+        // A panic of the caller's closure is the caller's.
+        work(&ReadTransaction::new(snapshot.transaction()))
     }
 
     /// Reads without holding up the runtime: at once if no other process is in

@@ -45,6 +45,25 @@ pub(super) const OWN_PREFIX: &str = "statepact.";
 pub(super) const META_STORE: &str = "store";
 pub(super) const META_CLOCK: &str = "clock";
 
+/// The mark and the lease of a resource. They are of one age or the file is
+/// damaged: an older copy of a page is whole by its checksums, and a mark from
+/// before the last lease would be issued twice (R1).
+fn ownership(
+    leases: &(impl ReadableTable<&'static str, &'static [u8]> + TableHandle),
+    fences: &(impl ReadableTable<&'static str, &'static [u8]> + TableHandle),
+    name: &str,
+) -> Result<(Option<Token>, Option<LeaseRecord>)> {
+    let mark: Option<Token> = named(fences, name)?;
+    let lease: Option<LeaseRecord> = named(leases, name)?;
+    match &lease {
+        Some(lease) if mark < Some(lease.token) => Err(Error::Corrupt {
+            location: format!("table `leases`, key `{name}`"),
+            message: format!("its token {} is above the mark", lease.token),
+        }),
+        _ => Ok((mark, lease)),
+    }
+}
+
 /// Loads what an operation needs, from a read or a write transaction.
 fn load_records(
     op: &Op,
@@ -60,13 +79,10 @@ fn load_records(
     };
     for (resource, needs) in op.needs() {
         let name = resource.as_str();
+        let (mark, lease) = ownership(leases, fences, name)?;
         let entry = Entry {
-            mark: named(fences, name)?,
-            lease: if needs.lease {
-                named(leases, name)?
-            } else {
-                None
-            },
+            mark,
+            lease: lease.filter(|_| needs.lease),
             resource: if needs.resource {
                 named(resources, name)?
             } else {
@@ -125,9 +141,11 @@ impl Snapshot {
 
     /// The mark and the lease.
     pub(super) fn ownership(&self, name: &ResourceName) -> Result<Entry> {
+        let (leases, fences) = (self.table(LEASES)?, self.table(FENCES)?);
+        let (mark, lease) = ownership(&leases, &fences, name.as_str())?;
         Ok(Entry {
-            mark: named(&self.table(FENCES)?, name.as_str())?,
-            lease: named(&self.table(LEASES)?, name.as_str())?,
+            mark,
+            lease,
             resource: None,
         })
     }

@@ -7,7 +7,7 @@ use redb::{
     TableDefinition, TableHandle, Value,
 };
 
-use super::failure::table_error;
+use super::failure::own_table_error;
 use super::tables::OWN_PREFIX;
 use crate::error::{Error, Result};
 
@@ -41,14 +41,14 @@ impl<'txn> Transaction<'txn> {
     /// Opens a table, making it if it is missing.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a name that is the store's own;
-    /// [`Error::Corrupt`] when the table has other types.
+    /// [`Error::InvalidArgument`] for a name that is the store's own, or a table that
+    /// has other types, or is open already.
     pub fn open_table<K: Key + 'static, V: Value + 'static>(
         &self,
         definition: TableDefinition<'_, K, V>,
     ) -> Result<Table<'txn, K, V>> {
         check_name(definition.name())?;
-        self.inner.open_table(definition).map_err(table_error)
+        self.inner.open_table(definition).map_err(own_table_error)
     }
 
     /// Opens a table with several values a key, making it if it is missing.
@@ -62,7 +62,7 @@ impl<'txn> Transaction<'txn> {
         check_name(redb::MultimapTableHandle::name(&definition))?;
         self.inner
             .open_multimap_table(definition)
-            .map_err(table_error)
+            .map_err(own_table_error)
     }
 }
 
@@ -85,8 +85,8 @@ impl<'txn> ReadTransaction<'txn> {
     /// Opens a table; `None` if it was never made.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a name that is the store's own;
-    /// [`Error::Corrupt`] when the table has other types.
+    /// [`Error::InvalidArgument`] for a name that is the store's own, or a table that
+    /// has other types, or is open already.
     pub fn open_table<K: Key + 'static, V: Value + 'static>(
         &self,
         definition: TableDefinition<'_, K, V>,
@@ -95,7 +95,7 @@ impl<'txn> ReadTransaction<'txn> {
         match self.inner.open_table(definition) {
             Ok(table) => Ok(Some(table)),
             Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(table_error(error)),
+            Err(error) => Err(own_table_error(error)),
         }
     }
 
@@ -111,7 +111,7 @@ impl<'txn> ReadTransaction<'txn> {
         match self.inner.open_multimap_table(definition) {
             Ok(table) => Ok(Some(table)),
             Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(table_error(error)),
+            Err(error) => Err(own_table_error(error)),
         }
     }
 }

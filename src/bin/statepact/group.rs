@@ -1,37 +1,77 @@
-//! The process group of a command.
+//! The process group of a command, and its end.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
+    Pid, Signal, WaitOptions, getpgid, kill_process, kill_process_group, test_kill_process_group,
+    wait,
 };
-use tokio::process::Child;
 
-use crate::exit::{Failure, status};
+/// The group that a command was started to lead, and the command itself.
+#[derive(Debug)]
+pub(crate) struct Group {
+    leader: Pid,
+    exited: Option<ExitStatus>,
+}
 
-/// The group that a child leads.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Group(Pid);
+/// What has become of the command since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Exited(ExitStatus),
+    /// It was stopped by this signal.
+    Stopped(i32),
+}
 
 impl Group {
-    pub(crate) fn of(child: &Child) -> Result<Self, Failure> {
-        child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Pid::from_raw)
-            .map(Self)
-            .ok_or_else(|| Failure::new(status::OTHER, "system", "the command has no process id"))
+    pub(crate) fn of(child: &Child) -> Self {
+        Self {
+            leader: Pid::from_child(child),
+            exited: None,
+        }
     }
 
-    /// Sends a signal to the whole group. One that has ended hears nothing.
-    pub(crate) fn signal(self, signal: Signal) {
-        let _ = kill_process_group(self.0, signal);
+    /// Sends a signal to the whole group, and to the command itself if it has
+    /// left for another one.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // A group that has ended hears nothing.
+        let _ = kill_process_group(self.leader, signal);
+        let left = self.exited.is_none() && getpgid(Some(self.leader)) != Ok(self.leader);
+        if left {
+            let _ = kill_process(self.leader, signal);
+        }
     }
 
-    /// Whether nothing is left of the group. To be asked once its leader has
-    /// been waited for.
-    pub(crate) fn has_ended(self) -> bool {
-        // Members that have ended would count until somebody waits for them.
-        while let Ok(Some(_)) = waitpgid(self.0, WaitOptions::NOHANG) {}
-        test_kill_process_group(self.0).is_err()
+    /// Waits for every child that has ended: the command, and what it left
+    /// behind, which has become a child of this process.
+    pub(crate) fn look(&mut self) -> Vec<Seen> {
+        let mut seen = Vec::new();
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            if pid != self.leader {
+                continue;
+            }
+            match status.stopping_signal() {
+                Some(signal) => seen.push(Seen::Stopped(signal)),
+                None => {
+                    let status = ExitStatus::from_raw(status.as_raw());
+                    self.exited = Some(status);
+                    seen.push(Seen::Exited(status));
+                }
+            }
+        }
+        seen
+    }
+
+    /// How the command ended, once it has.
+    pub(crate) fn exited(&self) -> Option<ExitStatus> {
+        self.exited
+    }
+
+    /// Whether nothing is left, neither the command nor others of its group.
+    pub(crate) fn has_ended(&self) -> bool {
+        // One that may not be signalled is there all the same.
+        self.exited.is_some() && test_kill_process_group(self.leader) == Err(Errno::SRCH)
     }
 }
 

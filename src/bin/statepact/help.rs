@@ -52,7 +52,7 @@ and SIGKILL after --grace. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, S
 are passed on to the group. When the command has ended, what is left of its group is ended the same \
 way, and then the lease is released: start a process that is to outlive it with setsid. The group is \
 in the background of the terminal, so the command's standard input is /dev/null where it would be \
-a terminal. On Linux the command is killed if statepact itself is killed (its own children are not).
+a terminal, and a command that opens the terminal itself, to ask for a password, is stopped. On Linux the command is killed if statepact itself is killed (its own children are not).
 
 Exit status: the command's own (128 + N if signal N killed it); 3 if another owner holds the lease; \
 4 if the lease was lost; 6 if --wait DUR ran out; 126 if the command cannot be executed and 127 if it \

@@ -1,19 +1,19 @@
 //! `run`: a command under a lease.
 
 use std::ffi::OsStr;
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use statepact::backend::SharedBackend;
 use statepact::clock::{Clock, Monotonic, SystemClock};
 use statepact::{Error, HeldLease, Lease, LeaseManager, OwnerName};
-use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Global, RunArgs};
 use crate::exec;
 use crate::exit::{Failure, status};
-use crate::group::{Group, adopt_orphans};
+use crate::group::{Group, Seen, adopt_orphans};
 use crate::lease::{owner_or_default, say_waiting};
 use crate::output::Output;
 use crate::parse::Wait;
@@ -22,6 +22,10 @@ use crate::store::{IfAbsent, Location, open};
 
 /// How often to look whether what the command left behind has ended.
 const LOOK: Duration = Duration::from_millis(20);
+/// How often to look at the command, lest a signal that tells of it is missed.
+const SELDOM: Duration = Duration::from_millis(500);
+/// How long a group takes at most to end once it is killed.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(
     global: &Global,
@@ -51,13 +55,11 @@ pub(crate) async fn run(
             return Err(failure);
         }
     };
-    let group = Group::of(&child)?;
     let ended = Run {
-        child,
-        group,
+        group: Group::of(&child),
         held: &held,
         grace: args.grace,
-        kill_at: None,
+        next: None,
         lost: false,
         output,
     }
@@ -93,6 +95,7 @@ async fn hold(
 
 fn spawn(args: &RunArgs, store: &OsStr, lease: &Lease, output: Output) -> Result<Child, Failure> {
     let (program, arguments) = exec::command(&args.command, output)?;
+    use std::os::unix::process::CommandExt;
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -122,15 +125,21 @@ enum End {
 
 /// A command that runs.
 struct Run<'a> {
-    child: Child,
     group: Group,
     held: &'a HeldLease,
     grace: Duration,
-    /// When the group is killed.
-    kill_at: Option<Monotonic>,
+    /// What is done to a group that does not end, and when.
+    next: Option<(Monotonic, Step)>,
     /// Whether the lease is lost, which has been said.
     lost: bool,
     output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Kill,
+    /// It cannot be killed: tell why nothing happens.
+    Tell,
 }
 
 impl Run<'_> {
@@ -138,43 +147,73 @@ impl Run<'_> {
     /// and ends them when the lease is lost.
     async fn supervise(mut self, signals: &mut Signals) -> Result<End, Failure> {
         let clock = SystemClock;
-        let mut exited: Option<ExitStatus> = None;
+        let mut children = signal(SignalKind::child()).map_err(|error| {
+            Failure::new(
+                status::OTHER,
+                "system",
+                format!("cannot listen for signals: {error}"),
+            )
+        })?;
         loop {
-            let until_kill = self
-                .kill_at
-                .map_or(Duration::MAX, |at| at.since(clock.monotonic()));
+            self.look();
+            if self.group.has_ended() {
+                break;
+            }
+            let exited = self.group.exited().is_some();
+            if exited && self.next.is_none() {
+                // What the command left behind works under the lease as well.
+                self.end();
+            }
+            let until_step = self
+                .next
+                .map_or(Duration::MAX, |(at, _)| at.since(clock.monotonic()));
             tokio::select! {
                 biased;
                 _ = self.held.lost(), if !self.lost => self.lose(),
                 signal = signals.next() => self.pass(signal),
-                () = clock.sleep(until_kill), if self.kill_at.is_some() => {
-                    self.group.signal(Signal::KILL);
-                    self.kill_at = None;
-                    if exited.is_some() {
-                        break;
-                    }
-                }
-                status = self.child.wait(), if exited.is_none() => {
-                    exited = Some(status.map_err(|error| {
-                        Failure::new(status::OTHER, "system", format!("cannot wait for the command: {error}"))
-                    })?);
-                    if self.group.has_ended() {
-                        break;
-                    }
-                    // What it left behind works under the lease as well.
-                    self.end();
-                }
-                () = clock.sleep(LOOK), if exited.is_some() => {
-                    if self.group.has_ended() {
-                        break;
-                    }
-                }
+                () = clock.sleep(until_step), if self.next.is_some() => self.step(),
+                _ = children.recv() => {}
+                () = clock.sleep(if exited { LOOK } else { SELDOM }) => {}
             }
         }
-        Ok(match (self.lost, exited) {
+        Ok(match (self.lost, self.group.exited()) {
             (false, Some(exited)) => End::Exited(exited),
             _ => End::Lost,
         })
+    }
+
+    fn look(&mut self) {
+        for seen in self.group.look() {
+            let Seen::Stopped(signal) = seen else {
+                continue;
+            };
+            for (of, wanted) in [(Signal::TTIN, "read from"), (Signal::TTOU, "write to")] {
+                if signal == of.as_raw() {
+                    self.output.warn(&format!(
+                        "the command is stopped: it wants to {wanted} the terminal, and its \
+                         group is in the background of it; end it with Ctrl-C"
+                    ));
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        match self.next.take() {
+            Some((_, Step::Kill)) => {
+                self.group.signal(Signal::KILL);
+                let tell_at = SystemClock.monotonic().plus(PATIENCE);
+                self.next = Some((tell_at, Step::Tell));
+            }
+            Some((_, Step::Tell)) => {
+                self.output.warn(
+                    "a process of the command's group cannot be killed, as one of another user \
+                     cannot: waiting for it to end",
+                );
+                self.next = Some((Monotonic::from_millis(u64::MAX), Step::Tell));
+            }
+            None => {}
+        }
     }
 
     fn lose(&mut self) {
@@ -202,7 +241,7 @@ impl Run<'_> {
 
     fn limit(&mut self) {
         let kill_at = SystemClock.monotonic().plus(self.grace);
-        self.kill_at.get_or_insert(kill_at);
+        self.next.get_or_insert((kill_at, Step::Kill));
     }
 
     fn pass(&mut self, signal: Passed) {
@@ -218,8 +257,11 @@ impl Run<'_> {
             }
             Passed::Other(signal) => {
                 self.group.signal(signal);
-                if signal == Signal::TERM {
+                if crate::signals::ENDING.contains(&signal) {
+                    // A stopped process hears of it when it goes on.
                     self.group.signal(Signal::CONT);
+                }
+                if signal == Signal::TERM {
                     self.limit();
                 }
             }

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use crate::exit::{Failure, status};
 
 /// Those that end a process that does not handle them.
-const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+pub(crate) const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 const OTHERS: [Signal; 4] = [Signal::USR1, Signal::USR2, Signal::CONT, Signal::TSTP];
 
 /// A signal to pass on.
@@ -25,10 +25,14 @@ pub(crate) enum Passed {
 pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
+    /// Those that are ignored stay so, for the command too: `nohup` and a
+    /// shell's `&` ask for that.
     pub(crate) fn listen() -> Result<Self, Failure> {
+        let ignored = ignored();
         ENDING
             .into_iter()
             .chain(OTHERS)
+            .filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0)
             .map(|of| Ok((of, signal(SignalKind::from_raw(of.as_raw()))?)))
             .collect::<std::io::Result<_>>()
             .map(Self)
@@ -68,6 +72,18 @@ impl Signals {
             }
         }
     }
+}
+
+/// The signals that this process ignores, a bit each; none where that cannot
+/// be seen.
+fn ignored() -> u64 {
+    std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let line = status.lines().find(|line| line.starts_with("SigIgn:"))?;
+            u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()
+        })
+        .unwrap_or(0)
 }
 
 /// Stops this process until it is told to go on.

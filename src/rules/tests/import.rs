@@ -172,6 +172,57 @@ fn a_lease_of_this_store_under_a_newer_token_is_not_replaced() {
 }
 
 #[test]
+fn r1_two_owners_of_one_token_are_refused_or_both_fenced() {
+    for (there, here) in [("x", "y"), ("x", "")] {
+        let mut from = Store::default();
+        let theirs = from.acquire("job", there, 0);
+        let filled = || {
+            let mut to = Store::default();
+            if here.is_empty() {
+                // A token that was observed in a write.
+                to.commit([fence("job", 1)], [], [write("job", "1")])
+                    .unwrap();
+            } else {
+                to.acquire("job", here, 0);
+            }
+            to
+        };
+        let mut to = filled();
+        let before = to.clone();
+        assert!(exists(moved(&from, 0, &mut to, 0, Merge::Refuse), "job"));
+        assert_eq!(to, before);
+
+        moved(&from, 0, &mut to, 0, Merge::Newer).unwrap();
+        assert_eq!(to.mark("job"), Some(2));
+        assert!(
+            to.commit([theirs.fence()], [], [write("job", "2")])
+                .is_err()
+        );
+        assert!(to.renew(&theirs, 100, 1).is_err());
+        assert!(to.renew(&lease("job", here.max("z"), 1), 100, 1).is_err());
+        // Once more raises nothing.
+        let before = to.clone();
+        let again = moved(&from, 0, &mut to, 0, Merge::Newer).unwrap();
+        assert_eq!((again.changed, to == before), (0, true));
+    }
+}
+
+#[test]
+fn a_live_lease_here_is_not_ended_without_a_word() {
+    let mut from = Store::default();
+    for owner in ["a", "b", "c"] {
+        let lease = from.acquire("job", owner, 0);
+        if owner != "c" {
+            from.release(&lease, 0);
+        }
+    }
+    let mut to = Store::default();
+    let held = to.acquire("job", "mine", 0);
+    assert!(exists(moved(&from, 0, &mut to, 0, Merge::Refuse), "job"));
+    to.renew(&held, 100, 1).unwrap();
+}
+
+#[test]
 fn a_lease_released_here_is_not_brought_back_by_a_late_copy() {
     let mut from = Store::default();
     let lease = from.acquire("job", "a", 0);
