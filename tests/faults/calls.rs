@@ -158,14 +158,14 @@ impl Scene {
         }
     }
 
-    fn id(&self) -> Option<u128> {
-        Some(u128::from(self.number))
+    fn id(&self) -> u128 {
+        u128::from(self.number)
     }
 
     /// A commit of everything that one can have.
     fn large_commit(&self) -> Op {
         let mut request = commit(
-            self.id(),
+            Some(self.id()),
             vec![
                 write(&self.a, [("x", Some(3)), ("y", None), ("z", Some(1))]),
                 ResourceWrite {
@@ -192,7 +192,7 @@ impl Scene {
 
     /// R15: a commit whose fence is above the mark raises it.
     fn raising_commit(&self) -> Op {
-        let mut request = commit(self.id(), vec![write(&self.a, [("x", Some(3))])]);
+        let mut request = commit(Some(self.id()), vec![write(&self.a, [("x", Some(3))])]);
         for (resource, token) in [(&self.a, 1), (&self.held.resource, 9)] {
             request.fences.push(Fence {
                 resource: resource.clone(),
@@ -204,7 +204,7 @@ impl Scene {
     }
 
     fn stale_commit(&self) -> Op {
-        let mut request = commit(self.id(), vec![write(&self.a, [("x", Some(3))])]);
+        let mut request = commit(Some(self.id()), vec![write(&self.a, [("x", Some(3))])]);
         request.checks = vec![Check::Resource {
             resource: self.a.clone(),
             version: Some(1),
@@ -233,7 +233,7 @@ impl Scene {
             ("release", Op::Release(held.clone())),
             ("revoke", Op::Revoke(held.resource.clone())),
             ("commit", plain(None)),
-            ("commit with an id", plain(self.id())),
+            ("commit with an id", plain(Some(self.id()))),
             ("large commit", self.large_commit()),
             ("commit that raises marks", self.raising_commit()),
             ("commit that conflicts", self.stale_commit()),

@@ -10,7 +10,8 @@ use statepact::{Error, Result};
 
 use crate::calls::{Answer, Call, Scene, decided};
 use crate::proxy::{Cut, Direction, Passes, Proxy};
-use crate::support::{Kind, Open, Server, is_unknown, recovered, within};
+use crate::support::{Kind, Open, POOL_SIZE, Server, is_unknown, recovered, within};
+use crate::transactions::none_is_open;
 
 /// More messages than any call has.
 const MANY: usize = 200;
@@ -249,5 +250,9 @@ async fn redis_calls_cut_at_every_message() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_calls_cut_at_every_message() {
-    every_call_cut_everywhere(Kind::Postgres).await;
+    let world = every_call_cut_everywhere(Kind::Postgres).await;
+    let Server::Postgres(server) = &world.server else {
+        panic!("another server");
+    };
+    none_is_open(server, 2 * POOL_SIZE as u64).await;
 }

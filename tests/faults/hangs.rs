@@ -61,7 +61,8 @@ async fn every_call_ends(kind: Kind) {
             other => panic!("{other:?}"),
         }
         for write in &request.writes {
-            let state = tested.read(&[write.resource.clone()]).await.unwrap();
+            let asked = std::slice::from_ref(&write.resource);
+            let state = tested.read(asked).await.unwrap();
             let version = state[0].as_ref().map_or(2, |state| state.version);
             assert!(version <= 3, "done twice: {} {version}", write.resource);
         }

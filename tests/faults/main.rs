@@ -21,4 +21,5 @@ mod hangs;
 mod kills;
 mod proxy;
 mod support;
+mod transactions;
 mod waiting;

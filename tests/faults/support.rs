@@ -17,12 +17,13 @@ use crate::{postgres_server, redis_server};
 /// No test comes near it unless something hangs.
 pub(crate) const CEILING: Duration = Duration::from_secs(60);
 
+/// Of PostgreSQL's connections one can be cut and another be at hand.
+pub(crate) const POOL_SIZE: usize = 3;
+
 /// Fails when something has not come to be for very long.
 pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(CEILING, work).await {
-        Ok(done) => done,
-        Err(_) => panic!("it hangs: {what}"),
-    }
+    let done = tokio::time::timeout(CEILING, work).await;
+    done.unwrap_or_else(|_| panic!("it hangs: {what}"))
 }
 
 /// Looks again and again until it is so.
@@ -76,8 +77,7 @@ impl Server {
         let port = open.port.unwrap_or(self.address().port());
         match self {
             Self::Postgres(_) => {
-                // Of three connections, one can be cut and another be at hand.
-                let mut options = PostgresOptions::new().pool_size(3);
+                let mut options = PostgresOptions::new().pool_size(POOL_SIZE);
                 if let Some(clock) = open.clock {
                     options = options.clock(clock);
                 }
