@@ -124,10 +124,13 @@ impl Server {
     pub(crate) fn pause(&self) -> Paused {
         let pids = match self {
             Self::Postgres(server) => {
-                let parent = server.pid().unwrap();
+                let lock = server.folder().join("data/postmaster.pid");
+                let lock = std::fs::read_to_string(lock).unwrap();
+                let parent = lock.lines().next().unwrap().parse().unwrap();
+                let parent = Pid::from_raw(parent).unwrap();
                 // It starts no more children when it has stopped.
                 kill_process(parent, Signal::STOP).unwrap();
-                let mut pids = server.children();
+                let mut pids = postgres_server::children_of(parent);
                 pids.push(parent);
                 pids
             }

@@ -142,16 +142,6 @@ impl Server {
         }
     }
 
-    /// Its first process.
-    pub(crate) fn pid(&self) -> Option<Pid> {
-        self.process().as_ref().map(Pid::from_child)
-    }
-
-    /// The processes that it has started.
-    pub(crate) fn children(&self) -> Vec<Pid> {
-        self.pid().map(children_of).unwrap_or_default()
-    }
-
     /// Stops it for good.
     pub(crate) fn stop(&self) {
         let process = self.process().take();
@@ -327,7 +317,8 @@ fn is_running(process: Pid) -> bool {
         .is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-fn children_of(parent: Pid) -> Vec<Pid> {
+/// The processes that a process has started.
+pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
     let found = Command::new("pgrep")
         .args(["-P", &parent.as_raw_nonzero().to_string()])
         .output()
