@@ -82,8 +82,8 @@ impl ImportRequest {
     /// Checks the limits that hold for every backend.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when a resource is named twice, or there are
-    /// more than 1024 resources or events.
+    /// [`Error::InvalidArgument`] when a resource is named twice, a lease has a
+    /// token above the mark, or there are more than 1024 resources or events.
     pub fn validate(&self) -> Result<()> {
         let events = match &self.history {
             ImportHistory::Note => 0,
@@ -98,11 +98,19 @@ impl ImportRequest {
             }
         }
         let mut seen = BTreeSet::new();
-        for Exported { resource, .. } in &self.entries {
+        for Exported { resource, entry } in &self.entries {
             if !seen.insert(resource) {
                 return Err(Error::invalid(
                     "entries",
                     format!("resource `{resource}` is named twice"),
+                ));
+            }
+            // No store holds that, and one that took it over could issue the
+            // token again (R1).
+            if entry.mark < entry.lease.as_ref().map(|lease| lease.token) {
+                return Err(Error::invalid(
+                    "entries",
+                    format!("the lease of resource `{resource}` has a token above its mark"),
                 ));
             }
         }

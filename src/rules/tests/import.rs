@@ -279,3 +279,40 @@ fn history_goes_on_where_it_ends_or_is_refused() {
     append(&mut to, &events[1..]).unwrap();
     assert_eq!(to.events, from.events);
 }
+
+#[test]
+fn r1_a_lease_without_its_mark_is_refused() {
+    let mut from = Store::default();
+    from.acquire("job", "a", 0);
+    let (resource, entry) = from.entries.first_key_value().unwrap();
+    let below = Token::new(2).ok();
+    let above = LeaseRecord {
+        token: Token::new(3).unwrap(),
+        ..entry.lease.clone().unwrap()
+    };
+    for mark in [None, below] {
+        let request = ImportRequest {
+            entries: vec![Exported {
+                resource: resource.clone(),
+                entry: Entry {
+                    mark,
+                    lease: Some(above.clone()),
+                    resource: None,
+                },
+            }],
+            as_of: at(0),
+            merge: Merge::Newer,
+            history: ImportHistory::Note,
+        };
+        let mut to = Store::default();
+        let answer = to.run(&Op::Import(request), 0);
+        assert!(matches!(
+            answer,
+            Err(Error::InvalidArgument {
+                argument: "entries",
+                ..
+            })
+        ));
+        assert_eq!(to, Store::default());
+    }
+}
