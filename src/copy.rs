@@ -22,6 +22,7 @@ use crate::resource::ResourceName;
 /// Commit ids are not copied: resolve unknown outcomes first (R26).
 ///
 /// A copy that was interrupted is run again: what is there already is left.
+/// Until it is done, the other store lacks marks: nobody may work on it.
 ///
 /// ```
 /// use statepact::StateManager;
@@ -56,7 +57,7 @@ pub struct Copied {
 }
 
 /// How many resources or events are moved at once.
-const PAGE: usize = 256;
+const PAGE: usize = 64;
 /// How often a store that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often leases that are live are brought up to date: renewals are no
@@ -226,9 +227,11 @@ impl Copier {
     /// Brings the leases that are live up to date.
     async fn refresh(&self, standing: &mut Standing) -> Result<()> {
         let live: Vec<ResourceName> = standing.live.iter().cloned().collect();
+        let counted = standing.copied.resources;
         for names in live.chunks(PAGE) {
             self.copy_of(names.to_vec(), standing).await?;
         }
+        standing.copied.resources = counted;
         Ok(())
     }
 

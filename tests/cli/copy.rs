@@ -127,10 +127,43 @@ fn stores_that_cannot_be_copied() {
     let world = filled();
     let refused = world.words("copy state.redb ./state.redb").expect(2);
     assert!(refused.error_line().contains("same store"), "{refused:?}");
+    std::os::unix::fs::symlink(world.store(), world.path("symbolic")).unwrap();
+    std::fs::hard_link(world.store(), world.path("hard")).unwrap();
+    for other in ["symbolic", "hard"] {
+        world.words(&format!("copy state.redb {other}")).expect(2);
+    }
     world.words("copy missing.redb new.redb").expect(1);
     assert!(!world.path("new.redb").exists());
     world.words("copy state.redb").expect(2);
     std::fs::write(world.path("text"), "Dear diary").unwrap();
     world.words("copy state.redb text").expect(7);
     world.words("copy text new.redb").expect(7);
+}
+
+#[test]
+fn half_a_copy_is_no_store_and_is_gone_on_with() {
+    let world = filled();
+    let draft = world.path(".new.redb.copying");
+    let mut cut_off = 0;
+    for delay in 0..20 {
+        let copying = world.start(["copy", "state.redb", "new.redb"]);
+        super::support::pause(delay * 3);
+        copying.signal(Signal::KILL);
+        copying.end();
+        if world.path("new.redb").exists() {
+            break;
+        }
+        cut_off += i32::from(draft.exists());
+    }
+    assert!(cut_off > 0, "no copy was cut off");
+    let _ = std::fs::remove_file(world.path("new.redb"));
+    world.words("copy state.redb new.redb").expect(0);
+    assert!(!draft.exists());
+    let next = world
+        .words("--store new.redb --json lease acquire r/2")
+        .expect(0);
+    assert_eq!(next.json()["token"], 2);
+    world
+        .words("--store new.redb lease acquire r/1 --owner thief")
+        .expect(3);
 }

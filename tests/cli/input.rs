@@ -164,6 +164,7 @@ fn tokens_that_are_none() {
 #[test]
 fn the_highest_token_is_taken_and_then_none_is_left() {
     let world = World::new();
+    world.words("set job a=1").expect(0);
     world
         .words("set job a=1 --fence 9223372036854775807")
         .expect(0);

@@ -101,6 +101,11 @@ fn status_4_for_a_stale_fence_and_a_lost_lease() {
     // R13: nothing has changed.
     assert_eq!(world.words("get job step").out, "1\n");
     world.words("get other").expect(1);
+    // R29: a token comes from a store, and none is made for it.
+    world
+        .words("--store missing.redb set job step=2 --fence 1")
+        .expect(1);
+    assert!(!world.path("missing.redb").exists());
 
     let released = world
         .words("--json lease release job --owner a --token 1")

@@ -436,3 +436,41 @@ fn the_blocking_api_does_it_all() {
     all();
     runtime().block_on(async { all() });
 }
+
+#[test]
+fn a_panic_of_the_callers_own_work_is_the_callers() {
+    let folder = folder();
+    let store = Embedded::open_blocking(folder.path().join("state.redb")).unwrap();
+    let panicked = |work: &dyn Fn()| {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let panic = caught.expect_err("a panic");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"a fault of the caller"));
+    };
+    let fault = || panic!("a fault of the caller");
+    panicked(&|| store.read_with::<(), Error>(|_| fault()).unwrap());
+    panicked(&|| store.transact_with::<(), Error>([], |_| fault()).unwrap());
+    check(&store);
+}
+
+#[test]
+fn a_table_of_the_callers_own_that_is_misused_is_an_invalid_argument() {
+    const OTHER: redb::TableDefinition<'static, &str, &str> = redb::TableDefinition::new("own");
+    let folder = folder();
+    let store = Embedded::open_blocking(folder.path().join("state.redb")).unwrap();
+    let twice = store.transact_with::<_, Error>([], |txn| {
+        let _first = txn.open_table(OWN)?;
+        txn.open_table(OWN).map(drop)
+    });
+    assert_eq!(twice.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    store
+        .transact_with::<_, Error>([], |txn| txn.open_table(OWN).map(drop))
+        .unwrap();
+    let other_types = [
+        store.transact_with::<_, Error>([], |txn| txn.open_table(OTHER).map(drop)),
+        store.read_with::<_, Error>(|txn| txn.open_table(OTHER).map(drop)),
+    ];
+    for answer in other_types {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    check(&store);
+}

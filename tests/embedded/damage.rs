@@ -274,3 +274,64 @@ fn check_finds_damage_that_came_after_opening_r29() {
     let error = check(&store).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
 }
+
+/// R1: a mark from before the last lease, whole by its checksum, as an older
+/// copy of a page has it, would issue a token twice.
+#[test]
+fn a_mark_that_is_older_than_its_lease_is_damage() {
+    use statepact::backend::embedded::redb::{self, ReadableDatabase};
+    const FENCES: redb::TableDefinition<'_, &str, &[u8]> =
+        redb::TableDefinition::new("statepact.fences");
+    let folder = crate::support::folder();
+    let path = folder.path().join("state.redb");
+    let job = crate::support::name("job");
+    let acquire = |owner: &str| {
+        let store = Embedded::open_blocking(&path).unwrap();
+        let lease = store
+            .lease_blocking(&job, &owner.try_into().unwrap(), crate::support::ttl())
+            .unwrap();
+        store.release_blocking(&lease).unwrap();
+        lease
+    };
+    let first = acquire("a");
+    let old = {
+        let database = redb::Database::open(&path).unwrap();
+        let table = database.begin_read().unwrap().open_table(FENCES).unwrap();
+        table.get("job").unwrap().unwrap().value().to_vec()
+    };
+    let last = acquire("b");
+    {
+        let database = redb::Database::open(&path).unwrap();
+        let txn = database.begin_write().unwrap();
+        txn.open_table(FENCES)
+            .unwrap()
+            .insert("job", old.as_slice())
+            .unwrap();
+        txn.commit().unwrap();
+    }
+    let store = Embedded::open_blocking(&path).unwrap();
+    let owner = "thief".try_into().unwrap();
+    let fenced = |lease: &statepact::Lease| crate::support::fenced_request(&job, 1, lease.fence());
+    for (what, answer) in [
+        (
+            "acquire",
+            store
+                .lease_blocking(&job, &owner, crate::support::ttl())
+                .map(drop),
+        ),
+        ("guard", store.guard_blocking(&first)),
+        ("status", store.lease_status_blocking(&job).map(drop)),
+        (
+            "stale commit",
+            store.commit_blocking(&fenced(&first)).map(drop),
+        ),
+        ("commit", store.commit_blocking(&fenced(&last)).map(drop)),
+    ] {
+        let error = answer.expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+        assert!(
+            error.to_string().contains("above the mark"),
+            "{what}: {error}"
+        );
+    }
+}

@@ -96,7 +96,8 @@ impl EmbeddedOptions {
 
     /// How many events to keep, at least 1: 100,000 by default. A tenth more
     /// is kept until the next pruning. A commit id is remembered as long as
-    /// its event (R26).
+    /// its event (R26). Of several openings that write, the smallest number
+    /// counts.
     #[must_use]
     pub fn history(mut self, events: u64) -> Self {
         // The newest event is where the store's sequence is kept.

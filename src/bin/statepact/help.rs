@@ -178,7 +178,7 @@ EXAMPLES
 pub(crate) const SET: Help = (
     "\
 Write fields of a resource in one atomic, durable step. The store and the resource are created if \
-they do not exist. Values are JSON, so a string needs quotes of its own: name='\"Ada\"'. With --fence N \
+they do not exist; with --fence the store must exist. Values are JSON, so a string needs quotes of its own: name='\"Ada\"'. With --fence N \
 the write is refused if the resource (or --fence-resource) has a newer token.
 
 Exit status: 4 if the fence is stale; 5 if --if-version does not hold; 1 if the resource requires a \
@@ -251,8 +251,9 @@ own. TO is created if it does not exist; a resource that TO holds already and th
 unless --merge newer. --store is not used.
 
 FROM may be in use meanwhile. A token that TO issues is above all that FROM had issued when it was last \
-looked at: let --follow catch up, end the work on FROM, stop --follow, and go on with TO. An interrupted \
-copy is run again; what is there already is left. Commit ids are not copied.
+looked at: let --follow catch up, end the work on FROM, stop --follow, and go on with TO. A new file TO \
+appears when the copy is whole, and is beside it as .NAME.copying until then; on a server nobody may work \
+with TO before that. An interrupted copy is run again; what is there already is left. Commit ids are not copied.
 
 Exit status: 1 if TO holds something else under the same name; 128 + 2 if it was interrupted before all \
 was copied.",

@@ -30,7 +30,12 @@ pub(crate) async fn lease(
             let store = open(global, IfAbsent::Create).await?;
             let lease = acquire(store.clone(), args, &owner, output).await?;
             let now = store.now().await?;
-            output.say(&lease_object(&lease), || describe(&lease, now))
+            let said = output.say(&lease_object(&lease), || describe(&lease, now));
+            if said.is_err() && args.owner.is_none() {
+                // Nobody has heard the owner's name, and nobody can release it.
+                let _ = store.release(&lease).await;
+            }
+            said
         }
         LeaseCommand::Renew(args) => renew(global, args, output).await,
         LeaseCommand::Release(args) => release(global, args, output).await,

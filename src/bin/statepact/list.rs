@@ -21,8 +21,10 @@ use crate::output::{
 use crate::state::raw;
 use crate::store::{IfAbsent, open};
 
-/// How many resources or events are asked for at once.
+/// How many resources are asked for at once.
 const PAGE: usize = 1000;
+/// How many events, each of which may be as large as a commit.
+const EVENTS: usize = 32;
 
 pub(crate) async fn ls(global: &Global, args: &LsArgs, output: Output) -> Result<(), Failure> {
     let store = open(global, IfAbsent::Refuse).await?;
@@ -110,9 +112,18 @@ pub(crate) async fn log(global: &Global, args: &LogArgs, output: Output) -> Resu
     let store = open(global, IfAbsent::Refuse).await?;
     let mut after = args.after.unwrap_or(0);
     let mut begun = args.after.is_some();
+    let mut printed = false;
     loop {
-        let page = match store.events(after, PAGE).await {
+        let page = match store.events(after, EVENTS).await {
             // Without --after the history begins at the oldest event kept.
+            Err(Error::HistoryPruned { oldest, .. }) if args.follow && printed => {
+                output.warn(&format!(
+                    "{} events were forgotten before they were printed",
+                    oldest.saturating_sub(after + 1)
+                ));
+                after = oldest.saturating_sub(1);
+                continue;
+            }
             Err(Error::HistoryPruned { oldest, .. }) if !begun => {
                 after = oldest.saturating_sub(1);
                 begun = true;
@@ -121,6 +132,7 @@ pub(crate) async fn log(global: &Global, args: &LogArgs, output: Output) -> Resu
             page => page?,
         };
         begun = true;
+        printed = true;
         for event in &page.events {
             let wanted = args
                 .resource

@@ -117,7 +117,13 @@ pub(crate) async fn set(global: &Global, args: &SetArgs, output: Output) -> Resu
         change: Change::Fields(fields),
         fenced: args.require_fence,
     };
-    let done = commit(global, IfAbsent::Create, &args.write, write).await?;
+    // A token comes from a store: one that is missing is not made anew (R29).
+    let if_absent = if args.write.fence.is_some() {
+        IfAbsent::Refuse
+    } else {
+        IfAbsent::Create
+    };
+    let done = commit(global, if_absent, &args.write, write).await?;
     let resource = &args.of.resource;
     let object = json!({
         "resource": resource.as_str(),
