@@ -241,7 +241,8 @@ impl From<Ttl> for u64 {
 pub struct Value(Arc<str>);
 
 impl Value {
-    /// Writes `value` as JSON.
+    /// Writes `value` as JSON, which has no word for a float that is infinite or
+    /// no number: it becomes `null`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when it cannot be written as JSON (a map

@@ -449,7 +449,7 @@ fn a_panic_of_the_callers_own_work_is_the_callers() {
     let fault = || panic!("a fault of the caller");
     panicked(&|| store.read_with::<(), Error>(|_| fault()).unwrap());
     panicked(&|| store.transact_with::<(), Error>([], |_| fault()).unwrap());
-    check(&store);
+    check(&store).unwrap();
 }
 
 #[test]
@@ -472,5 +472,5 @@ fn a_table_of_the_callers_own_that_is_misused_is_an_invalid_argument() {
     for answer in other_types {
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
-    check(&store);
+    check(&store).unwrap();
 }

@@ -119,10 +119,10 @@ impl Copying {
         };
         bar.finish_and_clear();
         if begun.is_err() {
-            let copied = *so_far.lock().unwrap_or_else(PoisonError::into_inner);
+            let so_far = *so_far.lock().unwrap_or_else(PoisonError::into_inner);
             self.output.note(&format!(
                 "interrupted after {}: run it again to go on",
-                text(copied)
+                text(so_far)
             ));
         }
         Ok(begun)

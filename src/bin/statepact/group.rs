@@ -16,14 +16,6 @@ pub(crate) struct Group {
     exited: Option<ExitStatus>,
 }
 
-/// What has become of the command since the last look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
-    Exited(ExitStatus),
-    /// It was stopped by this signal.
-    Stopped(i32),
-}
-
 impl Group {
     pub(crate) fn of(child: &Child) -> Self {
         Self {
@@ -44,23 +36,21 @@ impl Group {
     }
 
     /// Waits for every child that has ended: the command, and what it left
-    /// behind, which has become a child of this process.
-    pub(crate) fn look(&mut self) -> Vec<Seen> {
-        let mut seen = Vec::new();
+    /// behind, which has become a child of this process. The signals that have
+    /// stopped the command since the last look.
+    pub(crate) fn look(&mut self) -> Vec<i32> {
+        let mut stopped = Vec::new();
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             if pid != self.leader {
                 continue;
             }
-            match status.stopping_signal() {
-                Some(signal) => seen.push(Seen::Stopped(signal)),
-                None => {
-                    let status = ExitStatus::from_raw(status.as_raw());
-                    self.exited = Some(status);
-                    seen.push(Seen::Exited(status));
-                }
+            if let Some(signal) = status.stopping_signal() {
+                stopped.push(signal);
+            } else {
+                self.exited = Some(ExitStatus::from_raw(status.as_raw()));
             }
         }
-        seen
+        stopped
     }
 
     /// How the command ended, once it has.

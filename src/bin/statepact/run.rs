@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{Global, RunArgs};
 use crate::exec;
 use crate::exit::{Failure, status};
-use crate::group::{Group, Seen, adopt_orphans};
+use crate::group::{Group, adopt_orphans};
 use crate::lease::{owner_or_default, say_waiting};
 use crate::output::Output;
 use crate::parse::Wait;
@@ -183,10 +183,7 @@ impl Run<'_> {
     }
 
     fn look(&mut self) {
-        for seen in self.group.look() {
-            let Seen::Stopped(signal) = seen else {
-                continue;
-            };
+        for signal in self.group.look() {
             for (of, wanted) in [(Signal::TTIN, "read from"), (Signal::TTOU, "write to")] {
                 if signal == of.as_raw() {
                     self.output.warn(&format!(
