@@ -1,6 +1,7 @@
 //! `run`: a command under a lease.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -95,7 +96,6 @@ async fn hold(
 
 fn spawn(args: &RunArgs, store: &OsStr, lease: &Lease, output: Output) -> Result<Child, Failure> {
     let (program, arguments) = exec::command(&args.command, output)?;
-    use std::os::unix::process::CommandExt;
     let mut command = Command::new(program);
     command
         .args(arguments)
