@@ -11,7 +11,7 @@ use statepact::{Error, Result};
 use crate::calls::{Answer, Call, Scene, decided};
 use crate::proxy::{Cut, Direction, Passes, Proxy};
 use crate::support::{Kind, Open, POOL_SIZE, Server, is_unknown, recovered, within};
-use crate::transactions::none_is_open;
+use crate::transactions::Sessions;
 
 /// More messages than any call has.
 const MANY: usize = 200;
@@ -51,6 +51,8 @@ struct World {
     /// Past the proxy.
     direct: Arc<dyn Backend>,
     tested: Arc<dyn Backend>,
+    /// Of a server that has transactions.
+    sessions: Option<Sessions>,
     scenes: u64,
     seen: Seen,
 }
@@ -67,8 +69,13 @@ impl World {
         };
         let direct = server.open(open(None)).await;
         let tested = server.open(open(Some(proxy.port()))).await;
+        let sessions = match &server {
+            Server::Postgres(server) => Some(Sessions::of(server).await),
+            Server::Redis(_) => None,
+        };
         Self {
             server,
+            sessions,
             proxy,
             clock,
             direct,
@@ -141,6 +148,9 @@ impl World {
 
         let held = scene.look(&*self.direct).await;
         let context = format!("{name}, {start:?}, {cut:?} ({struck:?}): {answer:?}");
+        if let Some(sessions) = &self.sessions {
+            sessions.none_is_open(2 * POOL_SIZE, &context).await;
+        }
         let unchanged = held == before;
         assert!(
             unchanged || held == after,
@@ -215,7 +225,7 @@ fn shown(answer: &Result<Answer>) -> Result<&Answer, String> {
     answer.as_ref().map_err(ToString::to_string)
 }
 
-async fn every_call_cut_everywhere(kind: Kind) -> World {
+async fn every_call_cut_everywhere(kind: Kind) {
     let mut world = World::start(kind).await;
     let calls = world.new_scene().await.calls();
     for (at, (name, _)) in calls.iter().enumerate() {
@@ -240,7 +250,6 @@ async fn every_call_cut_everywhere(kind: Kind) -> World {
         assert!(answers.contains_key(&each), "never came: {each:?}");
     }
     assert_eq!(world.seen.struck.len(), 6, "{:?}", world.seen.struck);
-    world
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -250,9 +259,5 @@ async fn redis_calls_cut_at_every_message() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_calls_cut_at_every_message() {
-    let world = every_call_cut_everywhere(Kind::Postgres).await;
-    let Server::Postgres(server) = &world.server else {
-        panic!("another server");
-    };
-    none_is_open(server, 2 * POOL_SIZE as u64).await;
+    every_call_cut_everywhere(Kind::Postgres).await;
 }

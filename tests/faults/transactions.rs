@@ -7,7 +7,7 @@ use std::time::Duration;
 use statepact::backend::Backend;
 use statepact::backend::postgres::Postgres;
 use statepact::{Error, Result, RetryPolicy, StateManager};
-use tokio_postgres::NoTls;
+use tokio_postgres::{Client, NoTls};
 
 use crate::postgres_server::{ROLE, Server};
 use crate::support::{acquire, commit, res, until, within, write};
@@ -15,21 +15,37 @@ use crate::support::{acquire, commit, res, until, within, write};
 /// Far below the time after which the server itself ends such a transaction.
 const SOON: Duration = Duration::from_secs(12);
 
-/// R25: no connection of the handles is inside a transaction, and there are no
-/// more of them than the pools may have.
-pub(crate) async fn none_is_open(server: &Server, most: u64) {
-    let count = |condition: &str| -> u64 {
+/// Looks at the server's sessions from one of its own.
+pub(crate) struct Sessions(Client);
+
+impl Sessions {
+    pub(crate) async fn of(server: &Server) -> Self {
+        let tcp = server.tcp(ROLE, "127.0.0.1");
+        let (client, connection) = tokio_postgres::connect(&tcp, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        Self(client)
+    }
+
+    async fn count(&self, condition: &str) -> i64 {
         let sql = format!(
             "SELECT count(*) FROM pg_stat_activity \
              WHERE application_name = 'statepact' AND {condition}"
         );
-        server.sql(&sql).parse().unwrap()
-    };
-    assert!(count("true") > 0);
-    let none = until("no transaction is open", async || {
-        count("state LIKE 'idle in transaction%'") == 0 && count("true") <= most
-    });
-    tokio::time::timeout(SOON, none).await.unwrap();
+        self.0.query_one(&sql, &[]).await.unwrap().get(0)
+    }
+
+    /// R25: no connection of the handles is inside a transaction, and there
+    /// are no more of them than the pools may have.
+    pub(crate) async fn none_is_open(&self, most: usize, context: &str) {
+        assert!(self.count("true").await > 0);
+        let most = i64::try_from(most).unwrap();
+        let none = until("no transaction is open", async || {
+            self.count("state LIKE 'idle in transaction%'").await == 0
+                && self.count("true").await <= most
+        });
+        let ended = tokio::time::timeout(SOON, none).await;
+        assert!(ended.is_ok(), "a transaction is left open: {context}");
+    }
 }
 
 /// Retryable, and by its words one that is in another's way.
@@ -119,5 +135,6 @@ async fn a_commit_that_the_server_cannot_serialize_is_retried() {
     assert_eq!(attempts, 2);
     let state = store.read(&[res("a")]).await.unwrap();
     assert_eq!(state[0].as_ref().unwrap().version, 1);
-    none_is_open(&server, 8).await;
+    let sessions = Sessions::of(&server).await;
+    sessions.none_is_open(8, "retried").await;
 }
