@@ -156,7 +156,9 @@ impl LeaseRequest {
     }
 
     /// Waits up to `longest` while others hold it. At the end of the wait the
-    /// answer is [`Error::WaitTimedOut`], and nothing is held.
+    /// answer is [`Error::WaitTimedOut`], and nothing is held. A backend that is
+    /// out of reach for a while does not end a wait that has begun; if it still
+    /// is at the end of the wait, its error is the answer.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.wait = Wait::AtMost(longest);
         self

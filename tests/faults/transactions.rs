@@ -62,6 +62,9 @@ fn is_in_the_way<T: std::fmt::Debug>(answer: Result<T>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadlock_with_a_foreign_transaction_is_retryable() {
     let server = Server::start();
+    // Time enough to close the circle, and less than a lock is waited for.
+    server.sql("ALTER SYSTEM SET deadlock_timeout = '3s'");
+    server.sql("SELECT pg_reload_conf()");
     let tcp = server.tcp(ROLE, "127.0.0.1");
     let store = Arc::new(Postgres::open(&tcp).await.unwrap());
     let request = acquire(&[&res("a"), &res("b")], "me", true);
