@@ -154,3 +154,25 @@ fn a_store_that_is_emptied_while_open_is_corrupt_and_stays_empty_r29() {
     let error = Embedded::open_blocking(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
 }
+
+/// `cp backup store` keeps the file and changes what is in it.
+#[test]
+fn a_store_that_is_overwritten_by_an_older_copy_while_open_is_refused() {
+    let folder = folder();
+    let (path, open) = store(folder.path(), "a.redb", 1);
+    drop(open);
+    let backup = folder.path().join("backup");
+    std::fs::copy(&path, &backup).unwrap();
+    let open = Embedded::open_blocking(&path).unwrap();
+    let held = lease(&open, "job", "owner").unwrap();
+    open.commit_blocking(&request(&[name("a")], 2)).unwrap();
+    std::fs::copy(&backup, &path).unwrap();
+    all_refuse(&open);
+    assert!(open.renew_blocking(&held, held.ttl).is_err());
+    drop(open);
+    // Opened again, it is what the copy was: nothing was added to it.
+    let again = Embedded::open_blocking(&path).unwrap();
+    assert_eq!(value(&again, "a").unwrap(), Some(1));
+    let newest = runtime().block_on(again.events(0, 10)).unwrap().newest;
+    assert_eq!(newest, 1);
+}

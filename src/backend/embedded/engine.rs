@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub(super) struct Engine {
     writer: Slot,
     pub(super) queue: Queue,
     pub(super) waiters: Waiters,
+    /// The highest sequence that this opening has seen in the file.
+    newest_seen: AtomicU64,
 }
 
 /// The database as it was last opened.
@@ -96,6 +98,7 @@ impl Engine {
             writer: Slot::default(),
             queue: Queue::default(),
             waiters: Waiters::new(),
+            newest_seen: AtomicU64::new(0),
         })
     }
 
@@ -171,8 +174,27 @@ impl Engine {
         // Before the snapshot: what has expired by then was expired when the
         // snapshot was taken, and nobody renewed it between.
         let now = live.time.now();
-        let txn = live.begin_read(&self.path, &self.options)?;
-        Ok((Snapshot::new(txn), now))
+        let seen = self.newest_seen.load(Ordering::Acquire);
+        let snapshot = Snapshot::new(live.begin_read(&self.path, &self.options)?);
+        self.goes_on(seen, snapshot.newest()?)?;
+        Ok((snapshot, now))
+    }
+
+    /// Fails when the log ends before what had been `seen` of it: an older copy
+    /// was written over the open file, and tokens issued since are forgotten
+    /// (R1).
+    fn goes_on(&self, seen: u64, newest: u64) -> Result<()> {
+        if newest < seen {
+            return Err(Error::Storage {
+                message: format!(
+                    "the store's file was replaced by an older copy while it was open: its \
+                     history ends at event {newest}, and event {seen} had been seen; stop the \
+                     holders of its leases and open it again"
+                ),
+            });
+        }
+        self.newest_seen.fetch_max(newest, Ordering::AcqRel);
+        Ok(())
     }
 
     /// The answer of an operation that can be had from a snapshot: a refusal,
@@ -233,12 +255,14 @@ impl Engine {
     fn try_batch(&self, jobs: &[Job], deadline: Monotonic) -> Result<Vec<Answer>> {
         let _writer = self.writer.take(deadline)?;
         let live = self.live(deadline)?;
+        let seen = self.newest_seen.load(Ordering::Acquire);
         let txn = live.begin_write()?;
         // Under the writer's lock, so that times grow in the order of events.
         let now = live.time.now();
         let mut answers = Vec::with_capacity(jobs.len());
         let changed = {
             let mut tables = Tables::open(&txn)?;
+            self.goes_on(seen, tables.newest())?;
             let mut changed = false;
             for job in jobs {
                 let decided = tables
@@ -301,10 +325,12 @@ impl Engine {
         let begun = with_deadline(deadline, || {
             without_panics(|| {
                 let live = self.live(deadline)?;
+                let seen = self.newest_seen.load(Ordering::Acquire);
                 let txn = live.begin_write()?;
                 let now = live.time.now();
                 {
                     let mut tables = Tables::open(&txn)?;
+                    self.goes_on(seen, tables.newest())?;
                     let (_, effects) = rules::decide(op, &tables.load(op)?, now)?;
                     tables.apply(effects, now)?;
                     live.time.keep_ahead(now, &mut tables)?;
@@ -331,9 +357,11 @@ impl Engine {
         with_deadline(deadline, || {
             without_panics(|| {
                 self.current().opened.identity.still_at(&self.path)?;
+                let seen = self.newest_seen.load(Ordering::Acquire);
                 let database = open::open_verified(&self.path, &self.options)?;
-                let txn = database.begin_read()?;
-                Snapshot::new(txn).check(progress)
+                let snapshot = Snapshot::new(database.begin_read()?);
+                self.goes_on(seen, snapshot.newest()?)?;
+                snapshot.check(progress)
             })
         })
         .map_err(|error| self.located(error))

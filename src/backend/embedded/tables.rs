@@ -124,6 +124,11 @@ impl Snapshot {
         named(&self.table(META)?, row)
     }
 
+    /// The sequence of the newest event.
+    pub(super) fn newest(&self) -> Result<u64> {
+        newest(&self.table(LOG)?)
+    }
+
     pub(super) fn load(&self, op: &Op) -> Result<Records> {
         load_records(
             op,
@@ -355,6 +360,11 @@ pub(super) struct Tables<'txn> {
 }
 
 impl<'txn> Tables<'txn> {
+    /// The sequence of the newest event.
+    pub(super) fn newest(&self) -> u64 {
+        self.newest
+    }
+
     /// Opens the tables, creating those that are missing: only for a store
     /// that is being made or has been looked at already.
     pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self> {
