@@ -10,6 +10,7 @@
 mod behaviour;
 mod damage;
 mod faults;
+mod format;
 mod paths;
 mod power;
 mod replaced;
