@@ -58,6 +58,8 @@ pub struct Copied {
 
 /// How many resources or events are moved at once.
 const PAGE: usize = 64;
+/// How often the last steps of a copy are tried again.
+const PATIENCE: u32 = 50;
 /// How often a store that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often leases that are live are brought up to date: renewals are no
@@ -307,7 +309,7 @@ impl Following {
                 refreshed = clock.monotonic();
             }
             match step {
-                Err(error) if !error.is_retryable() => return Err(error),
+                Err(error) if !may_pass(&error) => return Err(error),
                 _ => clock.sleep(LOOK).await,
             }
         }
@@ -318,10 +320,29 @@ impl Following {
     /// # Errors
     /// As [`Copier::run`].
     pub async fn finish(mut self) -> Result<Copied> {
-        self.copier.catch_up(&mut self.standing).await?;
-        self.copier.refresh(&mut self.standing).await?;
-        Ok(self.standing.copied)
+        let mut failures = 0;
+        loop {
+            match self.last_steps().await {
+                Ok(()) => return Ok(self.standing.copied),
+                Err(error) if may_pass(&error) && failures < PATIENCE => {
+                    failures += 1;
+                    SystemClock.sleep(LOOK).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
+
+    async fn last_steps(&mut self) -> Result<()> {
+        self.copier.catch_up(&mut self.standing).await?;
+        self.copier.refresh(&mut self.standing).await
+    }
+}
+
+/// Whether a step may go better when it is done again. One that may have
+/// happened can be: importing twice is importing once.
+fn may_pass(error: &Error) -> bool {
+    error.is_retryable() || matches!(error, Error::OutcomeUnknown { .. })
 }
 
 /// The resources that an event is about, those of its fences included: their

@@ -37,7 +37,7 @@ mod waiters;
 pub use import::{
     ExportPage, ExportRange, Exported, ImportHistory, ImportReport, ImportRequest, Merge,
 };
-pub use open::open;
+pub use open::{names_server, open};
 pub use waiters::Waiters;
 
 /// A store of leases, fences and state.

@@ -6,6 +6,26 @@ use super::SharedBackend;
 use super::memory::Memory;
 use crate::error::{Error, Result};
 
+/// The schemes of servers. A name that begins with one is no path: a private
+/// file in place of a server shared by many would give each its own lease.
+const SERVERS: [&str; 8] = [
+    "redis",
+    "rediss",
+    "redis+unix",
+    "valkey",
+    "valkeys",
+    "valkey+unix",
+    "postgres",
+    "postgresql",
+];
+
+/// Whether `url` names a store on a server, and not a file: also when it is
+/// written wrongly.
+pub fn names_server(url: &str) -> bool {
+    url.split_once(':')
+        .is_some_and(|(scheme, _)| SERVERS.contains(&scheme))
+}
+
 /// Opens the store that `url` names: `memory:`, the path of a file, with or
 /// without `file:` before it, the `postgres://…` URL of a database
 /// (`backend::postgres::PostgresOptions` tells its form), or the `redis://…`
@@ -16,6 +36,12 @@ use crate::error::{Error, Result};
 /// has; otherwise what opening that backend says.
 pub async fn open(url: &str) -> Result<SharedBackend> {
     match url.split_once(':') {
+        Some((scheme, rest)) if names_server(url) && !rest.starts_with("//") => {
+            Err(Error::invalid(
+                "store",
+                format!("write `{scheme}://…` for a server, or `./{url}` for a file of that name"),
+            ))
+        }
         Some(("memory", "")) => Ok(Arc::new(Memory::new())),
         Some(("file", path)) => open_path(path.strip_prefix("//").unwrap_or(path)).await,
         Some(("redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix", _)) => {
@@ -26,7 +52,10 @@ pub async fn open(url: &str) -> Result<SharedBackend> {
         }
         Some((scheme, rest)) if rest.starts_with("//") => Err(Error::invalid(
             "store",
-            format!("`{scheme}:` is not a store that this build knows: give a path or `memory:`"),
+            format!(
+                "`{scheme}:` is not a store that this crate knows: give a path, `memory:`, \
+                 `postgres://…` or `redis://…`"
+            ),
         )),
         _ => open_path(url).await,
     }

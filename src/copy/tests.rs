@@ -214,3 +214,60 @@ async fn a_copy_that_follows_catches_up_and_keeps_leases_alive() {
     following.abort();
     world.assert_same().await;
 }
+
+#[tokio::test]
+async fn an_outage_of_any_kind_ends_no_copy_that_follows() {
+    let world = world();
+    set(&world.from, "a", 1).await;
+    let to = Arc::new(Faulty::new(Memory::with_clock(world.clock.clone())));
+    let copier = Copier::new(world.from.backend().clone(), to.clone());
+    let mut following = copier.begin().await.unwrap();
+    let unknown = || Error::OutcomeUnknown {
+        message: "cut".to_owned(),
+    };
+    let away = || Error::Unavailable {
+        message: "away".to_owned(),
+    };
+    for fault in [
+        Fault::Fail(unknown()),
+        Fault::ApplyThenFail(unknown()),
+        Fault::Fail(away()),
+    ] {
+        // The resources, and then the events.
+        for skip in 0..2 {
+            for _ in 0..skip {
+                to.fault("import", Fault::None);
+            }
+            to.fault("import", fault.clone());
+            set(&world.from, "a", skip).await;
+            tokio::select! {
+                ended = following.follow() => panic!("{ended:?}"),
+                () = async {
+                    let newest = events(&world.from).await.len();
+                    while to.inner.events(0, usize::MAX).await.unwrap().events.len() < newest {
+                        SystemClock.sleep(Duration::from_millis(5)).await;
+                    }
+                } => {}
+            }
+        }
+        to.fault("import", fault.clone());
+        set(&world.from, "b", 7).await;
+        tokio::select! {
+            ended = following.follow() => panic!("{ended:?}"),
+            () = async {
+                let newest = events(&world.from).await.len();
+                while to.inner.events(0, usize::MAX).await.unwrap().events.len() < newest {
+                    SystemClock.sleep(Duration::from_millis(5)).await;
+                }
+            } => {}
+        }
+    }
+    set(&world.from, "last", 1).await;
+    to.fault("import", Fault::ApplyThenFail(unknown()));
+    following.finish().await.unwrap();
+    let world = World {
+        to: StateManager::new(to.clone()),
+        ..world
+    };
+    world.assert_same().await;
+}

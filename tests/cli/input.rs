@@ -334,7 +334,10 @@ fn store_urls_that_are_none() {
         bad("copy memory: other.redb", "FROM", "give a path"),
         bad("copy state.redb memory:", "TO", "give a path"),
         bad("--store memory: ls", "--store", "give a path"),
-        bad("--store mysql://host/db ls", "store", "mysql"),
+        bad("--store mysql://host/db ls", "store", "postgres://"),
+        bad("--store redis:host set a x=1", "store", "redis://"),
+        bad("--store postgres:db set a x=1", "store", "./postgres:db"),
+        bad("--store valkey: ls", "store", "valkey://"),
         with(bad("--store X ls", "--store", "give a path"), 1, b""),
     ]);
 }

@@ -9,7 +9,8 @@ Leases, fencing tokens and transactions for work that must have one owner at a t
 
 A lease says who owns a resource; its fencing token lets storage refuse the writes of an owner that \
 paused, lost the lease and woke up late. The store is one file, safe for several processes on one \
-machine; no server is needed.
+machine; no server is needed. Built with the features postgres and redis, --store takes postgres://… \
+and redis://… URLs as well.
 
 Durations are written like 250ms, 30s, 5m or 1h30m. Times are local in tables and RFC 3339 elsewhere.";
 
@@ -261,7 +262,8 @@ was copied.",
 EXAMPLES
   statepact copy ./statepact.redb /srv/jobs.redb
   statepact copy ./statepact.redb /srv/jobs.redb --follow
-  statepact copy old.redb new.redb --merge newer",
+  statepact copy old.redb new.redb --merge newer
+  statepact copy ./statepact.redb postgres://db.example/app --follow",
 );
 
 pub(crate) const COMPLETIONS: Help = (

@@ -64,7 +64,7 @@ impl Location {
             let path = path.strip_prefix("//").unwrap_or(path);
             return Ok(Self::Path(path.into(), argument));
         }
-        if text.contains("://") {
+        if text.contains("://") || statepact::backend::names_server(text) {
             return Ok(Self::Url(text.to_owned()));
         }
         Ok(Self::Path(name.into(), argument))
