@@ -6,24 +6,31 @@ use super::SharedBackend;
 use super::memory::Memory;
 use crate::error::{Error, Result};
 
-/// The schemes of servers. A name that begins with one is no path: a private
-/// file in place of a server shared by many would give each its own lease.
-const SERVERS: [&str; 8] = [
-    "redis",
-    "rediss",
-    "redis+unix",
-    "valkey",
-    "valkeys",
-    "valkey+unix",
-    "postgres",
-    "postgresql",
-];
+/// A kind of server.
+#[derive(Debug, Clone, Copy)]
+enum Server {
+    Postgres,
+    Redis,
+}
+
+/// The server that a scheme names. A name that begins with one is no path: a
+/// private file in place of a server shared by many would give each its own
+/// lease.
+fn server(scheme: &str) -> Option<Server> {
+    match scheme {
+        "postgres" | "postgresql" => Some(Server::Postgres),
+        "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix" => {
+            Some(Server::Redis)
+        }
+        _ => None,
+    }
+}
 
 /// Whether `url` names a store on a server, and not a file: also when it is
 /// written wrongly.
 pub fn names_server(url: &str) -> bool {
     url.split_once(':')
-        .is_some_and(|(scheme, _)| SERVERS.contains(&scheme))
+        .is_some_and(|(scheme, _)| server(scheme).is_some())
 }
 
 /// Opens the store that `url` names: `memory:`, the path of a file, with or
@@ -35,21 +42,21 @@ pub fn names_server(url: &str) -> bool {
 /// [`Error::InvalidArgument`] when the URL's scheme is not one that this build
 /// has; otherwise what opening that backend says.
 pub async fn open(url: &str) -> Result<SharedBackend> {
-    match url.split_once(':') {
-        Some((scheme, rest)) if names_server(url) && !rest.starts_with("//") => {
-            Err(Error::invalid(
+    if let Some((scheme, rest)) = url.split_once(':')
+        && let Some(server) = server(scheme)
+    {
+        return match server {
+            _ if !rest.starts_with("//") => Err(Error::invalid(
                 "store",
                 format!("write `{scheme}://…` for a server, or `./{url}` for a file of that name"),
-            ))
-        }
+            )),
+            Server::Postgres => open_postgres(url).await,
+            Server::Redis => open_redis(url).await,
+        };
+    }
+    match url.split_once(':') {
         Some(("memory", "")) => Ok(Arc::new(Memory::new())),
         Some(("file", path)) => open_path(path.strip_prefix("//").unwrap_or(path)).await,
-        Some(("redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix", _)) => {
-            open_redis(url).await
-        }
-        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
-            open_postgres(url).await
-        }
         Some((scheme, rest)) if rest.starts_with("//") => Err(Error::invalid(
             "store",
             format!(

@@ -193,17 +193,16 @@ impl SessionBuilder {
         let manager = self.manager.clone();
         let mut attempts = Attempts::new(policy, manager.clock(), manager.random());
         loop {
-            let error = match self.begin_attempt().await {
-                Ok(mut session) => {
-                    let worked = work(&mut session).await;
-                    match finish(&manager, policy, session, worked).await {
-                        Err(error) => error,
-                        done => return done,
-                    }
-                }
-                Err(error) => error,
+            let attempt = async {
+                let mut session = self.begin_attempt().await?;
+                let value = work(&mut session).await?;
+                send(&manager, policy, &session.into_request()).await?;
+                Ok(value)
             };
-            attempts.after(error).await?;
+            match attempt.await {
+                Err(error) => attempts.after(error).await?,
+                done => return done,
+            }
         }
     }
 
@@ -245,17 +244,16 @@ impl SessionBuilder {
         let manager = self.manager.clone();
         let mut attempts = Attempts::new(policy, manager.clock(), manager.random());
         loop {
-            let error = match self.begin_attempt().await {
-                Ok(mut session) => {
-                    let worked = work(&mut session).await;
-                    match finish(&manager, policy, session, worked).await {
-                        Err(error) => error,
-                        done => return done,
-                    }
-                }
-                Err(error) => error,
+            let attempt = async {
+                let mut session = self.begin_attempt().await?;
+                let value = work(&mut session).await?;
+                send(&manager, policy, &session.into_request()).await?;
+                Ok(value)
             };
-            attempts.after(error).await?;
+            match attempt.await {
+                Err(error) => attempts.after(error).await?,
+                done => return done,
+            }
         }
     }
 
@@ -271,18 +269,6 @@ impl SessionBuilder {
 
 /// The future of a piece of work on a session.
 pub type BoxedWork<'s, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 's>>;
-
-/// Commits what an attempt has done.
-async fn finish<T>(
-    manager: &StateManager,
-    policy: RetryPolicy,
-    session: Session,
-    worked: Result<T>,
-) -> Result<T> {
-    let value = worked?;
-    send(manager, policy, &session.into_request()).await?;
-    Ok(value)
-}
 
 /// Commits, sending the same request again while its outcome is unknown.
 async fn send(

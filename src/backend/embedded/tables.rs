@@ -1,6 +1,7 @@
 //! The tables: loading the records that a decision needs, storing its
 //! effects, and walking everything for lists, history and checks.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
@@ -101,11 +102,16 @@ fn load_records(
 /// The tables as one read transaction sees them.
 pub(super) struct Snapshot {
     txn: ReadTransaction,
+    /// Looked up once: every read asks for it, and some again.
+    newest: OnceCell<u64>,
 }
 
 impl Snapshot {
     pub(super) fn new(txn: ReadTransaction) -> Self {
-        Self { txn }
+        Self {
+            txn,
+            newest: OnceCell::new(),
+        }
     }
 
     /// The transaction itself, for the caller's own tables.
@@ -126,7 +132,11 @@ impl Snapshot {
 
     /// The sequence of the newest event.
     pub(super) fn newest(&self) -> Result<u64> {
-        newest(&self.table(LOG)?)
+        if let Some(newest) = self.newest.get() {
+            return Ok(*newest);
+        }
+        let found = newest(&self.table(LOG)?)?;
+        Ok(*self.newest.get_or_init(|| found))
     }
 
     pub(super) fn load(&self, op: &Op) -> Result<Records> {
@@ -136,7 +146,7 @@ impl Snapshot {
             &self.table(LEASES)?,
             &self.table(FENCES)?,
             &self.table(COMMITS)?,
-            newest(&self.table(LOG)?)?,
+            self.newest()?,
         )
     }
 
@@ -201,7 +211,7 @@ impl Snapshot {
 
     pub(super) fn events(&self, after: u64, limit: usize) -> Result<EventPage> {
         let log = self.table(LOG)?;
-        let newest = newest(&log)?;
+        let newest = self.newest()?;
         let oldest = oldest(&log, newest)?;
         rules::check_history(after, oldest)?;
         let mut events = Vec::new();
@@ -324,7 +334,7 @@ impl Snapshot {
             report.leases += 1;
             step();
         }
-        let newest = newest(&log)?;
+        let newest = self.newest()?;
         let oldest = oldest(&log, newest)?;
         let rows = log.range::<u64>(oldest..).map_err(storage_error)?;
         for (next, row) in (oldest..).zip(rows) {
