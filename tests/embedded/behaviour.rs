@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use statepact::backend::embedded::{Embedded, EmbeddedOptions, StorageOp, StorageProbe, redb};
+use statepact::backend::embedded::{
+    Embedded, EmbeddedOptions, StorageOp, StorageProbe, StoreFile, redb,
+};
 use statepact::backend::{AcquireRequest, Check, CommitRequest, LeaseState};
 use statepact::clock::{Clock, SystemClock};
 use statepact::random::{Random, SeededRandom};
@@ -34,7 +36,7 @@ fn own(store: &Embedded) -> Option<u64> {
 struct SlowSyncs(AtomicU64);
 
 impl StorageProbe for SlowSyncs {
-    fn before(&self, op: StorageOp<'_>) -> std::io::Result<()> {
+    fn before(&self, _: StoreFile, op: StorageOp<'_>) -> std::io::Result<()> {
         if op == StorageOp::Sync {
             self.0.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(2));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use statepact::backend::embedded::{Embedded, EmbeddedOptions, StorageOp, StorageProbe};
+use statepact::backend::embedded::{Embedded, EmbeddedOptions, StorageOp, StorageProbe, StoreFile};
 use statepact::backend::{
     AcquireRequest, Change, CheckReport, CommitRequest, Fence, LeaseStatus, ResourceWrite,
 };
@@ -244,7 +244,7 @@ impl Probe {
 }
 
 impl StorageProbe for Probe {
-    fn before(&self, op: StorageOp<'_>) -> std::io::Result<()> {
+    fn before(&self, _: StoreFile, op: StorageOp<'_>) -> std::io::Result<()> {
         let mut state = self.lock();
         let is_read = matches!(op, StorageOp::Read { .. });
         if let Some(mut fault) = state.fault

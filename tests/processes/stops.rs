@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
-use statepact::backend::embedded::{Embedded, EmbeddedOptions, StorageOp, StorageProbe};
+use statepact::backend::embedded::{Embedded, EmbeddedOptions, StorageOp, StorageProbe, StoreFile};
 use statepact::backend::{Change, CommitRequest, ResourceWrite};
 use statepact::clock::{Clock, SystemClock};
 use statepact::random::{Random, SeededRandom};
@@ -48,7 +48,7 @@ struct StopBefore {
 }
 
 impl StorageProbe for StopBefore {
-    fn before(&self, op: StorageOp<'_>) -> std::io::Result<()> {
+    fn before(&self, _: StoreFile, op: StorageOp<'_>) -> std::io::Result<()> {
         if !matches!(op, StorageOp::Read { .. }) && self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
             kill_process(getpid(), Signal::STOP)?;
         }

@@ -37,7 +37,7 @@ mod time;
 mod transaction;
 
 pub use redb;
-pub use seam::{StorageOp, StorageProbe};
+pub use seam::{StorageOp, StorageProbe, StoreFile};
 pub use transaction::{ReadTransaction, Transaction};
 
 use engine::{Engine, is_busy};

@@ -16,7 +16,22 @@ use redb::{BackendError, StorageBackend};
 
 use crate::clock::{Clock, Monotonic, SystemClock};
 
-/// An operation on the store's file.
+/// One of the files that a store is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum StoreFile {
+    /// The store itself, which the path names: the tables.
+    Tables,
+    /// `NAME-log`: the log, one of two files that take turns.
+    Log,
+    /// `NAME-log2`: the other.
+    SecondLog,
+    /// `NAME-tail`: where the log ends, told by who appended to those who
+    /// read. Never synced; of no use after the machine has stopped.
+    Tail,
+}
+
+/// An operation on a file of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StorageOp<'a> {
@@ -38,16 +53,22 @@ pub enum StorageOp<'a> {
     Sync,
     /// The file is cut or grown to this length.
     SetLen(u64),
+    /// The file is made, empty, under its name.
+    Create,
+    /// The file's name is removed.
+    Remove,
+    /// What was made and removed in the store's folder reaches stable storage.
+    SyncFolder,
 }
 
-/// Watches what the engine does to its file, and can make it fail: the seam
+/// Watches what the engine does to its files, and can make it fail: the seam
 /// for fault injection and for rebuilding what a power cut leaves.
 pub trait StorageProbe: fmt::Debug + Send + Sync + 'static {
     /// Called before each operation.
     ///
     /// # Errors
     /// An error is what the engine sees instead of the operation.
-    fn before(&self, op: StorageOp<'_>) -> io::Result<()>;
+    fn before(&self, file: StoreFile, op: StorageOp<'_>) -> io::Result<()>;
 }
 
 /// What the seam has seen, shared with the engine.
@@ -171,7 +192,9 @@ impl Seam {
     }
 
     fn ask(&self, op: StorageOp<'_>) -> io::Result<()> {
-        self.probe.as_ref().map_or(Ok(()), |probe| probe.before(op))
+        self.probe
+            .as_ref()
+            .map_or(Ok(()), |probe| probe.before(StoreFile::Tables, op))
     }
 
     /// Notes a failure of an operation that changes the file.
